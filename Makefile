@@ -1,0 +1,43 @@
+# How to work on deferlock. `make` alone lists the targets.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+
+# The directories of all modules, the library's own first.
+MODULES := $(sort $(patsubst %/,%,$(dir $(shell find . -name go.mod -not -path '*/.*/*'))))
+
+# How long each fuzz target runs in `make fuzz`.
+FUZZTIME ?= 10s
+
+LINTER := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: redis ## get a redis-server if there is none, vet and test every module under the race detector
+	@for m in $(MODULES); do \
+		echo "==> $$m: go vet, go test -race"; \
+		(cd "$$m" && go vet ./... && go test -race ./...); \
+	done
+
+.PHONY: race
+race: redis ## the library's tests five times over under the race detector, in random order
+	go test -race -count=5 -shuffle=on ./...
+
+.PHONY: redis
+redis: ## make sure that there is a redis-server
+	@scripts/redis
+
+.PHONY: lint
+lint: ## gofmt, go vet and golangci-lint (which it installs if it is missing)
+	@scripts/lint '$(LINTER)' $(MODULES)
+
+.PHONY: fuzz
+fuzz: redis ## every fuzz target for a short while (FUZZTIME=10s)
+	@scripts/fuzz '$(FUZZTIME)' $(MODULES)
+
+.PHONY: demo
+demo: ## the example: writes to Postgres, some of them deferred
+	cd examples/pgwriter && go run .

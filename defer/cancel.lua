@@ -1,0 +1,24 @@
+-- cancel.lua: take out a write that has not been started.
+-- KEYS: as lane.lua, 11 the write's payload
+-- ARGV: as lane.lua, 3 ID
+-- Reply: 1 it is gone, 0 it was not there, -1 it is running, -2 it is a dead letter
+local id, write = ARGV[3], KEYS[11]
+local ref = ref_of(id)
+local c = read_clock(CLOCK)
+
+if redis.call('ZSCORE', LANE, id) then
+  local n, _, _, token = read_tries(redis.call('HGET', TRIES, ref), 0)
+  if n > 0 and redis.call('GET', LOCK) == token then return -1 end
+  redis.call('ZREM', LANE, id)
+  redis.call('DEL', write)
+  redis.call('HDEL', TRIES, ref)
+  index(c, 0)
+  return 1
+end
+if redis.call('ZSCORE', LATER, ref) then
+  redis.call('ZREM', LATER, ref)
+  redis.call('DEL', write)
+  redis.call('HDEL', TRIES, ref)
+  return 1
+end
+return redis.call('ZSCORE', DEAD, ref) and -2 or 0

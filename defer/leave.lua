@@ -1,0 +1,128 @@
+-- leave.lua: say what became of the writes that ran, then start the next ones or give the lock back.
+-- KEYS: as lane.lua
+-- ARGV: as lane.lua, 3 token  4 lock's life in ms  5 most writes to start (0: give the lock back)  6 most bytes
+--       7 lookback in us  8 go on: 'now', 'due' if the lane is due, 'alone' if no other lane is  9 most dead letters
+--       then for every write its verdict:
+--         done   ID stamp
+--         return ID stamp starts rest-us cause            it did not count; it stays where it is
+--         retry  ID stamp starts rest-us cause            it failed; it stays where it is
+--         aside  ID stamp starts rest-us cause            it failed; it joins its lane anew after the rest
+--         bury   ID stamp starts 0 cause                  it becomes a dead letter
+--         halt   ID stamp starts 0 cause                  it stays and its lane is paused
+--         enter  ID stamp starts rest-us cause envelope   a direct write that failed; it goes to the lane's head
+-- Reply: {1, fence, now, torn IDs, writes as start_batch gives them} the lock is kept
+--        {0, 1 if the token held the lock, depth, 1 if the write to enter is in its lane} it is not kept;
+--           a token that did not hold it has carried out only done
+local token, ttl, most, bytes = ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
+local lookback, go_on, graves = tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9])
+
+local mine = redis.call('GET', LOCK) == token
+if mine and ARGV[10] then redis.call('PEXPIRE', LOCK, ttl) end -- needs no memory: see claim.lua
+local c = ARGV[10] and read_clock(CLOCK)
+
+local function drop(id, ref)
+  redis.call('ZREM', LANE, id)
+  redis.call('DEL', payload_of(ref))
+  redis.call('HDEL', TRIES, ref)
+end
+
+local function bury(id, ref, n, first, cause)
+  redis.call('HSET', GRAVES, ref, int(n) .. ' ' .. int(first) .. ' ' .. cause)
+  redis.call('ZADD', DEAD, int(c.now), ref)
+  redis.call('ZREM', LANE, id)
+  redis.call('HDEL', TRIES, ref)
+  while graves > 0 and redis.call('ZCARD', DEAD) > graves do
+    local oldest = redis.call('ZRANGE', DEAD, 0, 0)[1]
+    redis.call('DEL', payload_of(oldest))
+    redis.call('HDEL', GRAVES, oldest)
+    redis.call('ZREM', DEAD, oldest)
+  end
+end
+
+-- enter puts a write that ran directly, and failed, before all that came after
+-- it, and says whether it is there.
+local function enter(id, ref, s, rest, cause, envelope)
+  local write = payload_of(ref)
+  if place_of(id, ref, write, envelope) then return 1 end
+  if not mine then return 0 end
+  local head = tonumber(oldest())
+  s = head and math.min(s, head - 1) or s
+  write_tries(ref, 1, c.now + rest, s, '-', cause)
+  redis.call('SET', write, envelope)
+  redis.call('ZADD', DUE, 'LT', int(s), NAME)
+  redis.call('ZADD', LANE, 'NX', int(s), id)
+  return 1
+end
+
+local i, entered = 10, 0
+while ARGV[i] do
+  local verdict, id, s = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+  local ref = ref_of(id)
+  local there = tonumber(redis.call('ZSCORE', LANE, id)) == s
+  if verdict == 'done' then
+    if there then drop(id, ref) end
+    i = i + 3
+  elseif verdict == 'enter' then
+    entered = enter(id, ref, s, tonumber(ARGV[i + 4]), ARGV[i + 5], ARGV[i + 6])
+    i = i + 7
+  else
+    local starts, rest, cause = tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), ARGV[i + 5]
+    local n, _, first, last = read_tries(redis.call('HGET', TRIES, ref), s)
+    -- Whoever started it since, or ended this start already, has the say.
+    if there and n == starts and last == token then
+      if verdict == 'return' then
+        write_tries(ref, n - 1, c.now + rest, first, '-', cause)
+      elseif mine and verdict == 'retry' then
+        write_tries(ref, n, c.now + rest, first, '-', cause)
+      elseif mine and verdict == 'aside' then
+        write_tries(ref, n, 0, first, '-', cause)
+        redis.call('ZADD', LATER, int(c.now + rest), ref)
+        redis.call('ZREM', LANE, id)
+        nudge(rest)
+      elseif mine and verdict == 'bury' then
+        bury(id, ref, n, first, cause)
+      elseif mine and verdict == 'halt' then
+        write_tries(ref, n, 0, first, '-', cause)
+        redis.call('HSET', PAUSED, NAME, cause)
+      end
+    end
+    i = i + 6
+  end
+end
+
+local depth = redis.call('ZCARD', LANE)
+if not mine then
+  if depth == 0 then
+    redis.call('ZREM', DUE, NAME)
+  else
+    indexed(oldest())
+  end
+  return { 0, 0, depth, entered }
+end
+if depth == 0 then
+  redis.call('DEL', LOCK)
+  if c then redis.call('ZREM', DUE, NAME) end
+  return { 0, 1, 0, entered }
+end
+
+c = c or read_clock(CLOCK)
+local ripe = go_on ~= 'due'
+if most > 0 and redis.call('HEXISTS', PAUSED, NAME) == 0 then
+  local try = true
+  if go_on == 'due' then
+    try = tonumber(oldest()) <= c.now - lookback
+  elseif go_on == 'alone' then
+    local others = redis.call('ZRANGEBYSCORE', DUE, '-inf', int(c.now - lookback), 'LIMIT', 0, 2)
+    try = not others[1] or (others[1] == NAME and not others[2])
+  end
+  if try then
+    redis.call('PEXPIRE', LOCK, ttl)
+    local got, torn = start_batch(c, token, most, bytes)
+    if got[1] then
+      return { 1, int(stamp(c, greatest())), int(c.now), torn, got }
+    end
+  end
+end
+redis.call('DEL', LOCK)
+index(c, lookback, ripe)
+return { 0, 1, depth, entered }

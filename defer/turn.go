@@ -1,0 +1,247 @@
+package deferral
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/deferlock/deferlock/internal/keyspace"
+	"github.com/deferlock/deferlock/internal/script"
+	"github.com/deferlock/deferlock/lock"
+)
+
+// The most that one claim may bring, so that no script holds Redis up: a claim
+// of 1,000 takes 3 ms.
+const (
+	// MaxBatch is the most writes of one lane that are started at once.
+	MaxBatch = 1000
+
+	maxBatchBytes = 4 << 20
+)
+
+// Turn is the right to run the writes at the head of one lane: the lane's lock,
+// and the writes that were started under it. It belongs to one goroutine. Who
+// got a Turn ends it with [Turn.Settle]; one that is dropped ends when its lock
+// expires.
+type Turn struct {
+	queue *Queue
+	shard *keyspace.Shard
+	lane  string
+	lease *lock.Lease
+	batch []*Delivery
+	torn  []string
+
+	// lookback is the one the lane was entered with; a delivery that was
+	// popped gives the lane back under the same.
+	lookback time.Duration
+
+	// unclear is set when a settlement may have been carried out unseen: the
+	// lock it then finds missing was given back by itself.
+	unclear bool
+}
+
+// Lane names the lane, for [Queue.Enter].
+func (t *Turn) Lane() string { return t.lane }
+
+// Resource is the lane's resource, "" for a write that stands alone.
+func (t *Turn) Resource() string { return keyspace.ResourceOf(t.lane) }
+
+// Lease is the lane's lock.
+func (t *Turn) Lease() *lock.Lease { return t.lease }
+
+// Deliveries are the writes that were started, oldest first. A turn got from
+// [Queue.Admit] has none: the admitted write was never in the lane.
+func (t *Turn) Deliveries() []*Delivery { return t.batch }
+
+// Torn names the writes that were found in the lane without a payload, which
+// something other than deferlock removed: an evicting Redis, or a hand. They
+// cannot run any more, and are in the lane no longer.
+func (t *Turn) Torn() []string { return t.torn }
+
+// Enter locks a lane and starts up to batch of its writes, in one round trip.
+// It returns nil, and no error, when there is nothing to do in the lane now: it
+// is locked, empty, resting or paused. The lookback is what the index of due
+// lanes is kept by; see [Queue.Due].
+func (q *Queue) Enter(ctx context.Context, lane string, batch int, lookback time.Duration) (*Turn, error) {
+	return q.enter(ctx, q.locker.Bid(lane, true), batch, lookback)
+}
+
+func (q *Queue) enter(ctx context.Context, b lock.Bid, batch int, lookback time.Duration) (*Turn, error) {
+	h := q.space.Of(b.Lane)
+	t := &Turn{queue: q, shard: h, lane: b.Lane, lookback: lookback}
+	var v []any
+	lease, err := q.locker.Grant(ctx, b, func(ctx context.Context) (int64, bool, error) {
+		r, err := script.Run(ctx, q.rdb, claimScript, laneKeys(h, b.Lane), b.Lane, h.Prefix, b.Token,
+			b.TTL.Milliseconds(), clampBatch(batch), maxBatchBytes, lookback.Microseconds())
+		if err != nil {
+			return 0, false, err
+		}
+		var code int64
+		code, v = codeOf(r.Value)
+		return intAt(v, 1), code == 1, nil
+	})
+	if err != nil {
+		if isUnclear(err) {
+			q.locker.Withdraw(ctx, b)
+		}
+		return nil, fmt.Errorf("deferral: enter lane %q: %w", b.Lane, err)
+	}
+	if lease == nil {
+		return nil, nil
+	}
+	t.lease = lease
+	t.read(v)
+	return t, nil
+}
+
+func clampBatch(n int) int { return min(max(n, 1), MaxBatch) }
+
+// read takes over what claim.lua and leave.lua reply with.
+func (t *Turn) read(v []any) {
+	now := intAt(v, 2)
+	t.torn = stringsAt(v, 3)
+	list := listAt(v, 4)
+	t.batch = make([]*Delivery, 0, len(list)/6)
+	for i := 0; i+5 < len(list); i += 6 {
+		d := &Delivery{
+			turn:    t,
+			stamp:   intAt(list, i+1),
+			Attempt: int(intAt(list, i+2)),
+			Waited:  time.Duration(now-intAt(list, i+3)) * time.Microsecond,
+			Cause:   stringAt(list, i+4),
+			Fence:   t.lease.Fence(),
+		}
+		d.ID, d.Resource = stringAt(list, i), t.Resource()
+		d.Err = openEnvelope([]byte(stringAt(list, i+5)), &d.Write)
+		t.batch = append(t.batch, d)
+	}
+}
+
+// Fate is what became of a write that was started.
+type Fate string
+
+// The fates. A rest is time in which a write must not start again. A write
+// keeps its place in the lane, and so everything behind it waits, unless its
+// fate says otherwise.
+const (
+	Done    Fate = "done"   // it took effect; it is gone
+	Return  Fate = "return" // it did not really start; that is not counted
+	Failed  Fate = "retry"  // it failed, and is tried again after the rest
+	Aside   Fate = "aside"  // it failed, and joins the end of its lane after the rest
+	Buried  Fate = "bury"   // it failed for good; it becomes a dead letter
+	Halted  Fate = "halt"   // it failed for good; it keeps its place and the lane is paused
+	Entered Fate = "enter"  // it failed when it ran directly, and takes the lane's head
+)
+
+// Verdict says what became of one write of a turn.
+type Verdict struct {
+	Delivery *Delivery
+	Fate     Fate
+	Rest     time.Duration
+	Cause    string // why it failed; kept with the write, at most 512 bytes of it
+}
+
+// GoOn says when a turn that is settled may start the writes that wait next.
+type GoOn string
+
+// A turn that is draining a lane goes on whatever the age of the next write;
+// one that ran a direct write looks whether the lane has become due.
+const (
+	Always  GoOn = "now"   // if any waits
+	IfAlone GoOn = "alone" // unless another lane is due too
+	IfDue   GoOn = "due"   // if the oldest has waited for the lookback
+)
+
+// Settlement is what [Turn.Settle] reports and asks for.
+type Settlement struct {
+	Verdicts []Verdict
+	Next     int // start up to so many writes that wait next; 0: give the lock back
+	GoOn     GoOn
+	Lookback time.Duration
+}
+
+// Settled is how a settlement ended.
+type Settled struct {
+	// More says that the lock was kept and the turn has new deliveries.
+	More bool
+
+	// Held says that the lock was this turn's until now. Without it only Done
+	// was carried out; other fates are left to whoever runs the writes next.
+	// Return is carried out if nobody has started the write since.
+	Held bool
+
+	// Depth is how many writes still wait in the lane.
+	Depth int
+
+	// Entered says that a write whose fate was Entered is in the lane.
+	Entered bool
+}
+
+// Settle reports what became of the turn's writes, and in the same round trip
+// either starts the next ones or gives the lock back. A write without a verdict
+// keeps its place and will be delivered again. After an error the turn still
+// stands until its lock expires, and Settle may be repeated.
+func (t *Turn) Settle(ctx context.Context, s Settlement) (Settled, error) {
+	args := []any{t.lane, t.shard.Prefix, t.lease.Token(), t.queue.cfg.LockTTL.Milliseconds(),
+		min(s.Next, MaxBatch), maxBatchBytes, s.Lookback.Microseconds(), string(s.GoOn), t.queue.cfg.MaxDead}
+	wait := script.Wait{}
+	for _, v := range s.Verdicts {
+		args = append(args, string(v.Fate), v.Delivery.ID, v.Delivery.stamp)
+		if v.Fate != Done {
+			args = append(args, v.Delivery.Attempt, v.Rest.Microseconds(), cut(v.Cause, maxCause))
+		}
+		if v.Fate == Entered {
+			args = append(args, sealEnvelope(&v.Delivery.Write))
+			wait = t.queue.wait()
+		}
+	}
+	var out Settled
+	var reply script.Reply
+	err := t.lease.Leave(ctx, func(ctx context.Context) (int64, bool, error) {
+		var err error
+		reply, err = script.RunWait(ctx, t.queue.rdb, leaveScript, wait, laneKeys(t.shard, t.lane), args...)
+		if err != nil {
+			return 0, false, err
+		}
+		code, v := codeOf(reply.Value)
+		out.More = code == 1
+		return intAt(v, 1), out.More, nil
+	})
+	if err != nil {
+		t.unclear = t.unclear || isUnclear(err)
+		return Settled{}, fmt.Errorf("deferral: settle lane %q: %w", t.lane, err)
+	}
+	_, v := codeOf(reply.Value)
+	t.batch, t.torn = nil, nil
+	if out.More {
+		out.Held, out.Entered = true, true
+		t.read(v)
+		return out, nil
+	}
+	out.Held = intAt(v, 1) == 1 || reply.Repeated || t.unclear
+	out.Depth = int(intAt(v, 2))
+	out.Entered = intAt(v, 3) == 1
+	if out.Entered && wait.Replicas > 0 {
+		return out, t.queue.replicated(reply)
+	}
+	return out, nil
+}
+
+const maxCause = 512
+
+// cut shortens s to at most n bytes without cutting a character in two.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && s[n]&0xC0 == 0x80 {
+		n--
+	}
+	return s[:n]
+}
+
+// Direct makes the delivery of a write that was admitted, so that a verdict can
+// be given on it should it fail.
+func (t *Turn) Direct(w Write) *Delivery {
+	return &Delivery{Write: w, Attempt: 1, Fence: t.lease.Fence(), turn: t, stamp: t.lease.Fence()}
+}

@@ -1,0 +1,190 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	deferral "github.com/deferlock/deferlock/defer"
+	"github.com/deferlock/deferlock/internal/script"
+)
+
+// laneTurn is how long a runner stays with one lane while others are due: a
+// deep lane must not starve a shallow one.
+const laneTurn = 250 * time.Millisecond
+
+// drain runs the writes of one lane, batch by batch, under one lock.
+type drain struct {
+	w    *Worker
+	crew *crew
+	turn *deferral.Turn
+
+	// verdicts are those on the turn's deliveries so far, in their order;
+	// running is how many behind them are in their function now.
+	verdicts []deferral.Verdict
+	running  int
+}
+
+// run works until the lane is empty or the lock is given back.
+func (d *drain) run() {
+	began := time.Now()
+	returned := false
+	defer func() {
+		if !returned { // a function ended the goroutine
+			d.exited()
+			_, _ = d.settle(0, deferral.Always)
+		}
+	}()
+	for more := true; more; {
+		d.report(d.turn.Torn())
+		d.batch()
+		next, goOn := d.crew.batchSize(), deferral.Always
+		if time.Since(began) > laneTurn {
+			goOn = deferral.IfAlone
+		}
+		more, _ = d.settle(next, goOn)
+	}
+	returned = true
+}
+
+// batch runs the turn's deliveries in order, until one of them stops the lane.
+func (d *drain) batch() {
+	d.verdicts = d.verdicts[:0]
+	ctx, stop := underLease(d.crew.ctx, d.turn.Lease())
+	defer stop()
+	ds := d.turn.Deliveries()
+	for i, on := 0, true; on && i < len(ds) && ctx.Err() == nil; i = len(d.verdicts) {
+		on = d.next(ctx, ds[i:])
+	}
+	for _, rest := range ds[len(d.verdicts):] {
+		d.verdicts = append(d.verdicts, deferral.Verdict{Delivery: rest, Fate: deferral.Return})
+	}
+}
+
+// next runs the first of ds, with those behind it that the same function can
+// take along, and tells whether the lane goes on.
+func (d *drain) next(ctx context.Context, ds []*deferral.Delivery) bool {
+	k, v, err := d.w.decode(ds[0])
+	if err != nil {
+		d.w.log.WarnContext(ctx, "a write cannot be run by this process", "resource", ds[0].Resource, "id", ds[0].ID, "error", err)
+		return d.judged(ctx, unreadable(ds[0], err), err)
+	}
+	if ds[0].Attempt > d.w.cfg.MaxAttempts {
+		return d.judged(ctx, d.w.exhausted(ds[0]), errors.New(d.w.exhausted(ds[0]).Cause))
+	}
+	vs := []any{v}
+	for k.batch && len(vs) < len(ds) {
+		next, v, err := d.w.decode(ds[len(vs)])
+		if err != nil || next != k {
+			break
+		}
+		vs = append(vs, v)
+	}
+	if len(vs) == 1 {
+		return d.one(ctx, k, ds[0], v)
+	}
+	return d.several(ctx, k, ds[:len(vs)], vs)
+}
+
+func (d *drain) one(ctx context.Context, k *kind, w *deferral.Delivery, v any) bool {
+	d.running = 1
+	err := d.w.call(ctx, k, d.turn, []*deferral.Delivery{w}, []any{v}, false)
+	d.running = 0
+	if err != nil && marksOf(err).applied > 0 {
+		err = nil
+	}
+	return d.judged(ctx, d.w.judge(ctx, w, err), err)
+}
+
+// several runs a batch. When it fails, what did not take effect is run again
+// one by one, so that the write that is to blame is found.
+func (d *drain) several(ctx context.Context, k *kind, ds []*deferral.Delivery, vs []any) bool {
+	d.running = len(ds)
+	err := d.w.call(ctx, k, d.turn, ds, vs, false)
+	d.running = 0
+	done := len(ds)
+	if err != nil {
+		done = min(marksOf(err).applied, len(ds))
+	}
+	for _, w := range ds[:done] {
+		d.judged(ctx, deferral.Verdict{Delivery: w, Fate: deferral.Done}, nil)
+	}
+	for i := done; i < len(ds); i++ {
+		if ctx.Err() != nil || !d.one(ctx, k, ds[i], vs[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// judged notes a verdict, tells the observer, and tells whether the lane goes
+// on behind the write.
+func (d *drain) judged(ctx context.Context, v deferral.Verdict, err error) bool {
+	d.verdicts = append(d.verdicts, v)
+	e := eventOf("", v.Delivery)
+	e.Rest, e.Err = v.Rest, err
+	switch v.Fate {
+	case deferral.Done:
+		d.crew.finished.Add(1)
+		return true
+	case deferral.Failed, deferral.Aside:
+		e.Type = EventRetried
+	case deferral.Return:
+		e.Type = EventReturned
+	case deferral.Buried, deferral.Halted:
+		e.Type = EventBuried
+		if v.Fate == deferral.Halted {
+			e.Type = EventHalted
+		}
+		d.w.log.ErrorContext(ctx, "a write is given up", "fate", string(e.Type), "kind", e.Kind, "resource", e.Resource,
+			"id", e.ID, "attempt", e.Attempt, "error", err)
+	}
+	d.w.observe(ctx, e)
+	return v.Fate == deferral.Aside || v.Fate == deferral.Buried
+}
+
+// exited is what is left to say when a function has ended the goroutine.
+func (d *drain) exited() {
+	ctx := d.crew.ctx
+	for i, w := range d.turn.Deliveries()[len(d.verdicts):] {
+		v := deferral.Verdict{Delivery: w, Fate: deferral.Return}
+		if i < d.running {
+			v = d.w.judge(ctx, w, errExited)
+		}
+		d.judged(ctx, v, errExited)
+	}
+}
+
+// settle reports the verdicts until Redis has heard them or the lock has
+// expired. What is not heard by then is delivered again.
+func (d *drain) settle(next int, goOn deferral.GoOn) (more bool, err error) {
+	st := deferral.Settlement{Verdicts: d.verdicts, Next: next, GoOn: goOn, Lookback: d.w.cfg.Lookback}
+	lease := d.turn.Lease()
+	base := context.WithoutCancel(d.crew.ctx)
+	for n := 1; ; n++ {
+		if lease.Context().Err() != nil {
+			st.Next = 0 // what would be started now could not be kept
+		}
+		ctx, cancel := context.WithTimeout(base, settling)
+		s, err := d.turn.Settle(ctx, st)
+		cancel()
+		if err == nil {
+			return s.More, nil
+		}
+		if lease.Context().Err() != nil || d.crew.ctx.Err() != nil {
+			lease.End()
+			d.w.log.WarnContext(base, "what became of some writes could not be reported; they are delivered again",
+				"resource", d.turn.Resource(), "writes", len(st.Verdicts), "error", err)
+			return false, err
+		}
+		sleep(lease.Context(), nil, script.Backoff(n))
+	}
+}
+
+// report tells of writes whose payload something else has removed.
+func (d *drain) report(torn []string) {
+	for _, id := range torn {
+		d.w.log.ErrorContext(d.crew.ctx, "a write in the queue has lost its payload and cannot run", "resource", d.turn.Resource(), "id", id)
+		d.w.observe(d.crew.ctx, Event{Type: EventTorn, Resource: d.turn.Resource(), ID: id})
+	}
+}

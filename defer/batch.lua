@@ -16,7 +16,7 @@ local function start_batch(c, token, most, bytes)
   for i = 1, #lane, 2 do refs[#refs + 1] = ref_of(lane[i]) end
   local tries = redis.call('HMGET', TRIES, unpack(refs))
 
-  local got, torn, size = {}, {}, 0
+  local got, torn, size, starts = {}, {}, 0, {}
   for i, ref in ipairs(refs) do
     local id, s = lane[2 * i - 1], lane[2 * i]
     local n, rest, first, last, cause = read_tries(tries[i], tonumber(s))
@@ -32,11 +32,12 @@ local function start_batch(c, token, most, bytes)
       if size > bytes and got[1] then break end
       if last ~= token then
         n = n + 1
-        write_tries(ref, n, 0, first, token, cause)
+        starts[#starts + 1], starts[#starts + 2] = ref, tries_text(n, 0, first, token, cause)
       end
       for _, v in ipairs({ id, s, n, int(first), cause, envelope }) do got[#got + 1] = v end
       if again then break end
     end
   end
+  if starts[1] then redis.call('HSET', TRIES, unpack(starts)) end
   return got, torn
 end

@@ -4,21 +4,17 @@
 -- Reply: 1 it is gone, 0 it was not there, -1 it is running, -2 it is a dead letter
 local id, write = ARGV[3], KEYS[11]
 local ref = ref_of(id)
-local c = read_clock(CLOCK)
 
 if redis.call('ZSCORE', LANE, id) then
   local n, _, _, token = read_tries(redis.call('HGET', TRIES, ref), 0)
   if n > 0 and redis.call('GET', LOCK) == token then return -1 end
-  redis.call('ZREM', LANE, id)
-  redis.call('DEL', write)
-  redis.call('HDEL', TRIES, ref)
-  index(c, 0)
-  return 1
+elseif not redis.call('ZSCORE', LATER, ref) then
+  return redis.call('ZSCORE', DEAD, ref) and -2 or 0
 end
-if redis.call('ZSCORE', LATER, ref) then
-  redis.call('ZREM', LATER, ref)
-  redis.call('DEL', write)
-  redis.call('HDEL', TRIES, ref)
-  return 1
-end
-return redis.call('ZSCORE', DEAD, ref) and -2 or 0
+
+-- A script that was stopped half way may have left it in both places.
+redis.call('ZREM', LATER, ref)
+if redis.call('ZREM', LANE, id) == 1 then ready() end
+redis.call('DEL', write)
+redis.call('HDEL', TRIES, ref)
+return 1

@@ -3,5 +3,5 @@
 -- ARGV: as lane.lua
 -- Reply: 1 there was a lock, 0 there was none
 local freed = redis.call('DEL', LOCK)
-index(read_clock(CLOCK), 0)
+ready()
 return freed

@@ -26,8 +26,12 @@ local function read_tries(text, first)
   return 0, 0, first, '-', ''
 end
 
+local function tries_text(n, rest, first, token, cause)
+  return int(n) .. ' ' .. int(rest) .. ' ' .. int(first) .. ' ' .. token .. ' ' .. cause
+end
+
 local function write_tries(ref, n, rest, first, token, cause)
-  redis.call('HSET', TRIES, ref, int(n) .. ' ' .. int(rest) .. ' ' .. int(first) .. ' ' .. token .. ' ' .. cause)
+  redis.call('HSET', TRIES, ref, tries_text(n, rest, first, token, cause))
 end
 
 -- greatest is the newest stamp in the lane, 0 when it is empty.

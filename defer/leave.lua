@@ -2,8 +2,8 @@
 -- KEYS: as lane.lua
 -- ARGV: as lane.lua, 3 token  4 lock's life in ms  5 most writes to start (0: give the lock back)  6 most bytes
 --       7 lookback in us  8 go on: 'now', 'due' if the lane is due, 'alone' if no other lane is  9 most dead letters
---       then for every write its verdict:
---         done   ID stamp
+--       10 number of writes that are done, then ID and stamp of each
+--       then for every other write its verdict:
 --         return ID stamp starts rest-us cause            it did not count; it stays where it is
 --         retry  ID stamp starts rest-us cause            it failed; it stays where it is
 --         aside  ID stamp starts rest-us cause            it failed; it joins its lane anew after the rest
@@ -17,13 +17,25 @@ local token, ttl, most, bytes = ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(AR
 local lookback, go_on, graves = tonumber(ARGV[7]), ARGV[8], tonumber(ARGV[9])
 
 local mine = redis.call('GET', LOCK) == token
-if mine and ARGV[10] then redis.call('PEXPIRE', LOCK, ttl) end -- needs no memory: see claim.lua
-local c = ARGV[10] and read_clock(CLOCK)
+local dones = tonumber(ARGV[10])
+local i, entered = 11 + 2 * dones, 0
+if mine and ARGV[i] then redis.call('PEXPIRE', LOCK, ttl) end -- needs no memory: see claim.lua
+local c = ARGV[i] and read_clock(CLOCK)
 
-local function drop(id, ref)
-  redis.call('ZREM', LANE, id)
-  redis.call('DEL', payload_of(ref))
-  redis.call('HDEL', TRIES, ref)
+-- drop takes out what took effect. A write that is there again under its old ID
+-- has another stamp, and stays.
+local function drop(ids, stamps)
+  local gone, payloads, refs = {}, {}, {}
+  for k, s in ipairs(redis.call('ZMSCORE', LANE, unpack(ids))) do
+    if tonumber(s) == stamps[k] then
+      local ref = ref_of(ids[k])
+      gone[#gone + 1], refs[#refs + 1], payloads[#payloads + 1] = ids[k], ref, payload_of(ref)
+    end
+  end
+  if not gone[1] then return end
+  redis.call('ZREM', LANE, unpack(gone))
+  redis.call('DEL', unpack(payloads))
+  redis.call('HDEL', TRIES, unpack(refs))
 end
 
 local function bury(id, ref, n, first, cause)
@@ -54,19 +66,23 @@ local function enter(id, ref, s, rest, cause, envelope)
   return 1
 end
 
-local i, entered = 10, 0
+if dones > 0 then
+  local ids, stamps = {}, {}
+  for k = 1, dones do
+    ids[k], stamps[k] = ARGV[9 + 2 * k], tonumber(ARGV[10 + 2 * k])
+  end
+  drop(ids, stamps)
+end
+
 while ARGV[i] do
   local verdict, id, s = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local ref = ref_of(id)
-  local there = tonumber(redis.call('ZSCORE', LANE, id)) == s
-  if verdict == 'done' then
-    if there then drop(id, ref) end
-    i = i + 3
-  elseif verdict == 'enter' then
+  if verdict == 'enter' then
     entered = enter(id, ref, s, tonumber(ARGV[i + 4]), ARGV[i + 5], ARGV[i + 6])
     i = i + 7
   else
     local starts, rest, cause = tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), ARGV[i + 5]
+    local there = tonumber(redis.call('ZSCORE', LANE, id)) == s
     local n, _, first, last = read_tries(redis.call('HGET', TRIES, ref), s)
     -- Whoever started it since, or ended this start already, has the say.
     if there and n == starts and last == token then
@@ -101,7 +117,7 @@ if not mine then
 end
 if depth == 0 then
   redis.call('DEL', LOCK)
-  if c then redis.call('ZREM', DUE, NAME) end
+  if dones > 0 or c then redis.call('ZREM', DUE, NAME) end
   return { 0, 1, 0, entered }
 end
 

@@ -2,12 +2,11 @@
 -- KEYS: as lane.lua
 -- ARGV: as lane.lua, 3 'pause' or 'resume'  4 reason
 -- Reply: 1 it is so now, 0 it was so before
-local c = read_clock(CLOCK)
 local changed
 if ARGV[3] == 'pause' then
   changed = redis.call('HSET', PAUSED, NAME, ARGV[4])
 else
   changed = redis.call('HDEL', PAUSED, NAME)
 end
-index(c, 0)
+ready()
 return changed

@@ -8,7 +8,7 @@ import (
 )
 
 // The scripts, each with its keys, arguments and reply in its first lines.
-// lane.lua, place.lua and batch.lua are the words they share.
+// lane.lua, place.lua, batch.lua and ready.lua are the words they share.
 var (
 	//go:embed lane.lua
 	laneLua string
@@ -16,6 +16,8 @@ var (
 	placeLua string
 	//go:embed batch.lua
 	batchLua string
+	//go:embed grant.lua
+	grantLua string
 	//go:embed admit.lua
 	admitLua string
 	//go:embed push.lua
@@ -24,8 +26,12 @@ var (
 	takeLua string
 	//go:embed claim.lua
 	claimLua string
+	//go:embed depart.lua
+	departLua string
 	//go:embed leave.lua
 	leaveLua string
+	//go:embed ready.lua
+	readyLua string
 	//go:embed cancel.lua
 	cancelLua string
 	//go:embed revive.lua
@@ -40,19 +46,25 @@ var (
 	lookupLua string
 	//go:embed survey.lua
 	surveyLua string
+	//go:embed letters.lua
+	lettersLua string
+	//go:embed inspect.lua
+	inspectLua string
 
-	admitScript  = script.New(laneLua, placeLua, admitLua)
-	pushScript   = script.New(laneLua, placeLua, pushLua)
-	takeScript   = script.New(takeLua)
-	claimScript  = script.New(laneLua, batchLua, claimLua)
-	leaveScript  = script.New(laneLua, placeLua, batchLua, leaveLua)
-	cancelScript = script.New(laneLua, cancelLua)
-	reviveScript = script.New(laneLua, placeLua, reviveLua)
-	forgetScript = script.New(laneLua, forgetLua)
-	pauseScript  = script.New(laneLua, pauseLua)
-	freeScript   = script.New(laneLua, freeLua)
-	lookupScript = script.New(laneLua, lookupLua)
-	surveyScript = script.New(surveyLua)
+	admitScript   = script.New(grantLua, laneLua, placeLua, admitLua)
+	pushScript    = script.New(laneLua, placeLua, pushLua)
+	takeScript    = script.New(takeLua)
+	claimScript   = script.New(laneLua, batchLua, claimLua)
+	leaveScript   = script.New(departLua, laneLua, placeLua, batchLua, leaveLua)
+	cancelScript  = script.New(laneLua, readyLua, cancelLua)
+	reviveScript  = script.New(laneLua, placeLua, reviveLua)
+	forgetScript  = script.New(laneLua, forgetLua)
+	pauseScript   = script.New(laneLua, readyLua, pauseLua)
+	freeScript    = script.New(laneLua, readyLua, freeLua)
+	lookupScript  = script.New(laneLua, lookupLua)
+	surveyScript  = script.New(surveyLua)
+	lettersScript = script.New(lettersLua)
+	inspectScript = script.New(inspectLua)
 )
 
 // laneKeys are the keys of lane.lua, with room for one more.

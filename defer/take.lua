@@ -14,6 +14,8 @@ if redis.call('PEXPIRE', alive, math.max(mark, 1)) == 0 and mark > 0 then
 end
 if KEYS[6] then redis.call('SET', KEYS[6], ARGV[8], 'NX') end
 
+if redis.call('EXISTS', due, later) == 0 then return { -1, {}, {}, {} } end
+
 local c = read_clock(clock)
 local torn = {}
 for _, ref in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', int(c.now), 'LIMIT', 0, move)) do

@@ -3,6 +3,7 @@ package deferral
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/deferlock/deferlock/internal/keyspace"
@@ -184,16 +185,10 @@ type Settled struct {
 func (t *Turn) Settle(ctx context.Context, s Settlement) (Settled, error) {
 	args := []any{t.lane, t.shard.Prefix, t.lease.Token(), t.queue.cfg.LockTTL.Milliseconds(),
 		min(s.Next, MaxBatch), maxBatchBytes, s.Lookback.Microseconds(), string(s.GoOn), t.queue.cfg.MaxDead}
+	args = appendVerdicts(args, s.Verdicts)
 	wait := script.Wait{}
-	for _, v := range s.Verdicts {
-		args = append(args, string(v.Fate), v.Delivery.ID, v.Delivery.stamp)
-		if v.Fate != Done {
-			args = append(args, v.Delivery.Attempt, v.Rest.Microseconds(), cut(v.Cause, maxCause))
-		}
-		if v.Fate == Entered {
-			args = append(args, sealEnvelope(&v.Delivery.Write))
-			wait = t.queue.wait()
-		}
+	if slices.ContainsFunc(s.Verdicts, func(v Verdict) bool { return v.Fate == Entered }) {
+		wait = t.queue.wait()
 	}
 	var out Settled
 	var reply script.Reply
@@ -225,6 +220,31 @@ func (t *Turn) Settle(ctx context.Context, s Settlement) (Settled, error) {
 		return out, t.queue.replicated(reply)
 	}
 	return out, nil
+}
+
+// appendVerdicts appends them as leave.lua takes them: those that are done first.
+func appendVerdicts(args []any, vs []Verdict) []any {
+	count := len(args)
+	args = append(args, 0)
+	done := 0
+	for _, v := range vs {
+		if v.Fate == Done {
+			args = append(args, v.Delivery.ID, v.Delivery.stamp)
+			done++
+		}
+	}
+	args[count] = done
+	for _, v := range vs {
+		if v.Fate == Done {
+			continue
+		}
+		args = append(args, string(v.Fate), v.Delivery.ID, v.Delivery.stamp,
+			v.Delivery.Attempt, v.Rest.Microseconds(), cut(v.Cause, maxCause))
+		if v.Fate == Entered {
+			args = append(args, sealEnvelope(&v.Delivery.Write))
+		}
+	}
+	return args
 }
 
 const maxCause = 512

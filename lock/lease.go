@@ -18,31 +18,30 @@ import (
 type Lease struct {
 	locker *Locker
 	bid    Bid
-	script *scripter
 	handle *redislock.Lock
 
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-
 	// mu guards all below. A timer's function that finds ended set does
-	// nothing; end waits for one that is under way.
+	// nothing; End waits for one that is under way.
 	mu       sync.Mutex
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
 	fence    int64
 	began    time.Time // MaxHold counts from here
 	deadline time.Time // the lock must be taken for lost from here on
 	expire   *time.Timer
 	renew    *time.Timer
+	leaving  bool // a renewal that finds no lock may have come after the leave that deleted it
 	ended    bool
 	renewing sync.WaitGroup
 }
 
-func newLease(ctx context.Context, l *Locker, b Bid, s *scripter, h *redislock.Lock) *Lease {
-	ls := &Lease{locker: l, bid: b, script: s, handle: h, fence: s.fence, began: b.asked}
-	ls.ctx, ls.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+func newLease(ctx context.Context, l *Locker, b Bid, fence int64, h *redislock.Lock) *Lease {
+	ls := &Lease{locker: l, bid: b, handle: h, fence: fence, began: b.asked}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.expire = time.AfterFunc(time.Hour, func() { ls.cancel(ErrLost) })
-	ls.heldLocked(b.asked, b.TTL)
+	ls.ctx, ls.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	ls.expire = time.AfterFunc(b.TTL, ls.expireNow)
+	ls.heldLocked(b.asked)
 	if b.keep {
 		ls.renew = time.AfterFunc(ls.interval(), ls.renewNow)
 	}
@@ -66,15 +65,25 @@ func (ls *Lease) Fence() int64 {
 // not its end: it ends with [ErrLost] as its cause when the lock can no longer
 // be relied on, at a moment counted from before it was asked for and so before
 // Redis can give the lock to another, or when the lease is released.
-func (ls *Lease) Context() context.Context { return ls.ctx }
+func (ls *Lease) Context() context.Context {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.ctx
+}
 
 // Release gives the lock back. It returns nil when the lock is not held by
 // this lease any more, whether this call, an earlier one or its expiry ended
-// it; whether it was held all the time is what [Lease.Context] tells. After an
+// it; whether it was held all the time is what [Lease.Context] tells. When ctx
+// has ended already Release tries all the same, for half a second. After an
 // error the lock may still stand; it ends by itself after TTL, and Release may
 // be called again.
 func (ls *Lease) Release(ctx context.Context) error {
 	ls.End()
+	if ctx.Err() != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = detached(ctx)
+		defer cancel()
+	}
 	if err := ls.handle.Release(ctx); err != nil && !errors.Is(err, redislock.ErrLockNotHeld) {
 		return fmt.Errorf("lock: release %q: %w", ls.Resource(), err)
 	}
@@ -84,36 +93,45 @@ func (ls *Lease) Release(ctx context.Context) error {
 // Leave is Release through a script of the caller's: leave runs in the place
 // of redislock's release. It may delete the lock if the key holds the lease's
 // token, and then reports false; or keep it for another TTL, and then reports
-// true and the fence for what comes next. A lease that was kept goes on, and
-// its MaxHold begins anew.
+// true and the fence for what comes next. A lease that was kept goes on, its
+// MaxHold begins anew, and should its context have ended it has a new one. After
+// an error of leave, which Leave returns, nothing has changed.
 func (ls *Lease) Leave(ctx context.Context, leave func(context.Context) (fence int64, kept bool, err error)) error {
 	asked := time.Now()
-	kept := false
-	ls.script.leave = func(ctx context.Context) (err error) {
-		var fence int64
-		if fence, kept, err = leave(ctx); err == nil && kept {
-			ls.keep(asked, fence)
-		}
+	var fence int64
+	var kept bool
+	s := &scripter{rdb: ls.locker.rdb, bid: ls.bid, leave: func(ctx context.Context) (err error) {
+		fence, kept, err = leave(ctx)
+		return err
+	}}
+	handle := *ls.handle
+	handle.Client = redislock.New(s)
+	ls.setLeaving(true)
+	defer ls.setLeaving(false)
+	if err := handle.Release(ctx); err != nil {
 		return err
 	}
-	err := ls.handle.Release(ctx)
-	if err == nil && !kept {
+	if kept {
+		ls.keep(asked, fence)
+	} else {
 		ls.End()
 	}
-	return err
+	return nil
 }
 
 // Extend renews the lease for another TTL from now. It fails with [ErrLost]
 // when the lock is no longer this lease's, or has been held for MaxHold.
 func (ls *Lease) Extend(ctx context.Context) error {
-	ttl, ok := ls.remaining()
-	if !ok {
+	if !ls.alive() {
 		return ErrLost
 	}
 	asked := time.Now()
-	err := ls.handle.Refresh(ctx, ttl, nil)
+	// Always for a whole TTL. Shorter towards the end of MaxHold, it would leave
+	// hardly any time between the word of the loss and the loss, and a late one
+	// could shorten what a leave has kept.
+	err := ls.handle.Refresh(ctx, ls.bid.TTL, nil)
 	if errors.Is(err, redislock.ErrNotObtained) {
-		ls.cancel(ErrLost)
+		ls.lose()
 		return ErrLost
 	}
 	if err != nil {
@@ -121,15 +139,19 @@ func (ls *Lease) Extend(ctx context.Context) error {
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.heldLocked(asked, ttl)
+	ls.heldLocked(asked)
 	return nil
 }
 
 // Lift gives the lease a new fence that is greater than above. It is for a
 // holder whose fence the database finds too small although it does hold the
 // lock: Redis has lost its clock, and the database's number sets it right. It
-// fails with [ErrLost] when the lock is not this lease's.
+// fails with [ErrLost] when the lock is not this lease's, and without having
+// done anything when above is no fence that was ever given.
 func (ls *Lease) Lift(ctx context.Context, above int64) error {
+	if above < 0 || above > maxFence {
+		return fmt.Errorf("lock: lift the fence of %q above %d: no fence is as great", ls.Resource(), above)
+	}
 	r, err := script.Run(ctx, ls.locker.rdb, stampScript,
 		[]string{ls.bid.Key, ls.bid.Clock}, ls.bid.Token, strconv.FormatInt(above, 10))
 	if err != nil {
@@ -137,16 +159,22 @@ func (ls *Lease) Lift(ctx context.Context, above int64) error {
 	}
 	mine, fence := stampReply(r.Value)
 	if !mine {
+		ls.lose()
 		return ErrLost
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.fence = fence
+	ls.fence = max(ls.fence, fence)
 	return nil
 }
 
+// maxFence is the greatest fence until the year 2112. A greater one in a database
+// is damage, and would drive the clock out of what Redis's numbers can hold.
+const maxFence = 1 << 52
+
 // End stops the renewal and ends the context without a word to Redis: the lock
 // ends by itself after TTL. For a holder whose script has already deleted it.
+// A renewal that is under way is waited for.
 func (ls *Lease) End() {
 	ls.mu.Lock()
 	ls.ended = true
@@ -154,8 +182,8 @@ func (ls *Lease) End() {
 	if ls.renew != nil {
 		ls.renew.Stop()
 	}
-	ls.mu.Unlock()
 	ls.cancel(nil)
+	ls.mu.Unlock()
 	ls.renewing.Wait()
 }
 
@@ -163,33 +191,75 @@ func (ls *Lease) End() {
 // lease is in danger.
 func (ls *Lease) interval() time.Duration { return ls.bid.TTL / 3 }
 
-// heldLocked notes that Redis keeps the lock for ttl at least, counted from
+// heldLocked notes that Redis keeps the lock for a TTL at least, counted from
 // asked. A tenth of it is given up, so that the work hears of the loss and can
-// stop before the lock is another's.
-func (ls *Lease) heldLocked(asked time.Time, ttl time.Duration) {
-	ls.deadline = asked.Add(ttl - ttl/10)
-	if !ls.ended {
-		ls.expire.Reset(time.Until(ls.deadline))
+// stop before the lock is another's. What is known already is never shortened.
+func (ls *Lease) heldLocked(asked time.Time) {
+	until := asked.Add(ls.bid.TTL - ls.bid.TTL/10)
+	if end := ls.began.Add(ls.locker.cfg.MaxHold); until.After(end) {
+		until = end
 	}
+	if until.After(ls.deadline) {
+		ls.deadline = until
+	}
+	if ls.ended {
+		return
+	}
+	left := time.Until(ls.deadline)
+	if left <= 0 {
+		ls.cancel(ErrLost) // now, not when the timer gets round to it
+		return
+	}
+	ls.expire.Reset(left)
+}
+
+// expireNow is run by the expire timer. The deadline may have been moved since
+// the timer fired.
+func (ls *Lease) expireNow() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if !ls.ended && !time.Now().Before(ls.deadline) {
+		ls.cancel(ErrLost)
+	}
+}
+
+// lose ends the context after Redis has said that the lock is not this lease's.
+func (ls *Lease) lose() {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if !ls.leaving {
+		ls.cancel(ErrLost)
+	}
+}
+
+func (ls *Lease) setLeaving(v bool) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.leaving = v
 }
 
 // keep notes that the lock was kept for what comes next, with a new fence.
 func (ls *Lease) keep(asked time.Time, fence int64) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.fence, ls.began = fence, asked
-	ls.heldLocked(asked, ls.bid.TTL)
-	if ls.renew != nil && !ls.ended {
+	ls.fence, ls.began = max(ls.fence, fence), asked
+	if ls.ended {
+		return
+	}
+	if ls.ctx.Err() != nil {
+		ls.ctx, ls.cancel = context.WithCancelCause(context.WithoutCancel(ls.ctx))
+	}
+	ls.heldLocked(asked)
+	if ls.renew != nil {
 		ls.renew.Reset(ls.interval())
 	}
 }
 
-// remaining is for how long the lock may be asked for now.
-func (ls *Lease) remaining() (time.Duration, bool) {
+// alive says that the lock may still be renewed.
+func (ls *Lease) alive() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ttl := min(ls.bid.TTL, time.Until(ls.began.Add(ls.locker.cfg.MaxHold)))
-	return ttl, !ls.ended && ttl >= 2*time.Millisecond && ls.ctx.Err() == nil
+	return !ls.ended && ls.ctx.Err() == nil && time.Since(ls.began) < ls.locker.cfg.MaxHold
 }
 
 // renewNow is run by the renew timer.
@@ -200,11 +270,15 @@ func (ls *Lease) renewNow() {
 		return
 	}
 	ls.renewing.Add(1)
-	deadline := ls.deadline
+	held, deadline := ls.ctx, ls.deadline
 	ls.mu.Unlock()
 	defer ls.renewing.Done()
 
-	ctx, cancel := context.WithDeadline(ls.ctx, deadline)
+	// One that hangs on a dead connection leaves time for another on a new one.
+	if soon := time.Now().Add(ls.interval()); soon.Before(deadline) {
+		deadline = soon
+	}
+	ctx, cancel := context.WithDeadline(held, deadline)
 	defer cancel()
 	next := ls.interval()
 	switch err := ls.Extend(ctx); {

@@ -25,6 +25,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -134,7 +135,7 @@ type Locker struct {
 
 // New returns a Locker that keeps its locks in rdb. It sends nothing.
 func New(rdb redis.UniversalClient, cfg Config) (*Locker, error) {
-	if rdb == nil {
+	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
 		return nil, errors.New("lock: New needs a Redis client")
 	}
 	cfg, err := cfg.validate()
@@ -158,18 +159,30 @@ func (l *Locker) Key(resource string) string {
 // renewed until it is released or has been held for MaxHold; it does not end
 // with ctx. When somebody else holds the lock the error is [ErrHeld] and
 // nothing has changed. After any other error the lock is given back if it may
-// have been got; where that fails too it ends by itself after TTL.
+// have been got. Where that fails too it ends by itself after TTL; if it may
+// not even do that, because Redis has stopped redislock half way, the error
+// says so.
 func (l *Locker) Acquire(ctx context.Context, resource string) (*Lease, error) {
 	if err := keyspace.CheckResource(resource); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrResource, err)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("lock: acquire %q: %w", resource, err)
 	}
 	b := l.Bid(resource, true)
 	lease, err := l.obtain(ctx, b, nil)
 	if err == nil || errors.Is(err, ErrHeld) {
 		return lease, err
 	}
-	l.Withdraw(ctx, b)
-	return nil, fmt.Errorf("lock: acquire %q: %w", resource, err)
+	err = fmt.Errorf("lock: acquire %q: %w", resource, err)
+	failed := l.withdraw(ctx, b)
+	var refusal redis.Error
+	if failed != nil && errors.As(err, &refusal) {
+		// redislock sets its key and the key's life in two steps. A user who may
+		// do the first and not the second is left with a lock for ever.
+		err = fmt.Errorf("%w; a lock without an end may be left at %q, for it could not be removed: %w", err, b.Key, failed)
+	}
+	return nil, err
 }
 
 // Bid is an attempt at the lock of a lane that a script of the caller's will
@@ -211,21 +224,33 @@ func (l *Locker) Grant(ctx context.Context, b Bid, decide func(context.Context) 
 	return lease, err
 }
 
-// withdrawal bounds how long a bid is taken back for; the call it belongs to has
-// failed already, and is not to hang on top of it.
-const withdrawal = 500 * time.Millisecond
-
 // Withdraw gives back the lock that a bid may have won without its bidder
 // hearing of it. It does its best, even when ctx has ended, and harms nobody
 // who got the lock since.
-func (l *Locker) Withdraw(ctx context.Context, b Bid) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawal)
+func (l *Locker) Withdraw(ctx context.Context, b Bid) { _ = l.withdraw(ctx, b) }
+
+func (l *Locker) withdraw(ctx context.Context, b Bid) error {
+	ctx, cancel := detached(ctx)
 	defer cancel()
 	won := func(context.Context) (int64, bool, error) { return 0, true, nil }
 	s := &scripter{rdb: l.rdb, bid: b, decide: won}
-	if h, err := redislock.New(s).Obtain(ctx, b.Key, b.TTL, &redislock.Options{Token: b.Token}); err == nil {
-		_ = h.Release(ctx)
+	h, err := redislock.New(s).Obtain(ctx, b.Key, b.TTL, &redislock.Options{Token: b.Token})
+	if err != nil {
+		return err
 	}
+	if err := h.Release(ctx); !errors.Is(err, redislock.ErrLockNotHeld) {
+		return err
+	}
+	return nil
+}
+
+// withdrawal bounds how long a lock is given back for when the call it belongs
+// to is over already, and is not to hang on top of that.
+const withdrawal = 500 * time.Millisecond
+
+// detached is a context for giving something back after ctx has ended.
+func detached(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), withdrawal)
 }
 
 func (l *Locker) obtain(ctx context.Context, b Bid, decide func(context.Context) (int64, bool, error)) (*Lease, error) {
@@ -237,5 +262,5 @@ func (l *Locker) obtain(ctx context.Context, b Bid, decide func(context.Context)
 	if err != nil {
 		return nil, err
 	}
-	return newLease(ctx, l, b, s, handle), nil
+	return newLease(ctx, l, b, s.fence, handle), nil
 }

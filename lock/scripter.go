@@ -44,7 +44,7 @@ const noEnd = -1
 // errArguments says that redislock sent something this package does not know.
 var errArguments = errors.New("lock: redislock sent a script with an unknown number of arguments")
 
-// once is a command that is sent a single time: a renewal that was lost is
+// once is a command that go-redis must not replay: a renewal that was lost is
 // followed by the next one, and must not outlive its own deadline in replays.
 type once struct{ *redis.Cmd }
 
@@ -71,9 +71,14 @@ func (s *scripter) run(ctx context.Context, name, text string, keys []string, ar
 		return s.obtain(ctx, command(ctx, name, text, keys, args))
 	case len(args) == releaseArgs && s.leave != nil:
 		return answer(ctx, true, s.leave(ctx))
-	case len(args) == refreshArgs, len(args) == releaseArgs:
+	case len(args) == refreshArgs:
 		cmd := command(ctx, name, text, keys, args)
 		_ = s.rdb.Process(ctx, once{cmd})
+		return cmd
+	case len(args) == releaseArgs:
+		// A release that is replayed finds nothing, which is as good.
+		cmd := command(ctx, name, text, keys, args)
+		_ = s.rdb.Process(ctx, cmd)
 		return cmd
 	}
 	return answer(ctx, false, errArguments)
@@ -86,7 +91,9 @@ func (s *scripter) obtain(ctx context.Context, cmd *redis.Cmd) *redis.Cmd {
 	pipe := s.rdb.Pipeline()
 	_ = pipe.Process(ctx, cmd)
 	stamped := pipe.EvalSha(ctx, stampScript.Hash(), keys, s.bid.Token, 0)
-	_, _ = pipe.Exec(ctx)
+	if _, err := pipe.Exec(ctx); err != nil && cmd.Err() == nil && cmd.Val() == nil {
+		return answer(ctx, false, err) // a hook's: it is not set on the commands
+	}
 	if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
 		return cmd
 	}

@@ -15,8 +15,8 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -30,7 +30,10 @@ var prelude string
 const attempts = 4
 
 // ErrUnclear is wrapped by the error of a script that may have run although no
-// reply arrived. An error that does not wrap it means: the script did nothing.
+// reply arrived. An error that does not wrap it means that the script was never
+// on its way, or that Redis refused it: it did nothing, or it was stopped by a
+// wrong type or a missing right, and no further than its own order of writes
+// lets that do harm.
 var ErrUnclear = errors.New("it may have been carried out")
 
 // Script is a Lua script whose text can be sent again when a server has
@@ -60,6 +63,24 @@ type once struct{ *redis.Cmd }
 // NoRetry tells go-redis to send the command a single time.
 func (once) NoRetry() bool { return true }
 
+// watched is an argument that notices when it is written to a connection. What
+// fails before that was never sent, whatever the error: a dial, a handshake, a
+// full pool, a circuit breaker. The errors alone do not tell; a connection cut
+// in the handshake is the same EOF as one cut before the reply.
+type watched struct {
+	text    string
+	written *atomic.Bool
+}
+
+// MarshalBinary is how go-redis asks for the argument when it writes it.
+func (w watched) MarshalBinary() ([]byte, error) {
+	w.written.Store(true)
+	return []byte(w.text), nil
+}
+
+// String is what logs and traces show of the argument.
+func (w watched) String() string { return w.text }
+
 // Reply is what a script answered.
 type Reply struct {
 	// Value is nil when the script replied with nothing.
@@ -82,107 +103,121 @@ func Run(ctx context.Context, c redis.UniversalClient, s *Script, keys []string,
 // RunWait is Run followed by Redis's WAIT on the same connection and in the
 // same flight.
 func RunWait(ctx context.Context, c redis.UniversalClient, s *Script, w Wait, keys []string, args ...any) (Reply, error) {
-	line := make([]any, 0, 3+len(keys)+len(args))
-	line = append(line, "evalsha", s.sha, len(keys))
-	for _, k := range keys {
-		line = append(line, k)
-	}
-	line = append(line, args...)
-
 	unclear := false
 	for n := 1; ; n++ {
 		if ctx.Err() != nil {
-			return Reply{}, failed(context.Cause(ctx), unclear)
+			return Reply{}, failed(ended(ctx), unclear)
 		}
-		v, acked, err := send(ctx, c, w, line)
+		r, written, err := send(ctx, c, w, "evalsha", s.sha, keys, args)
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {
-			line[0], line[1] = "eval", s.text
-			v, acked, err = send(ctx, c, w, line)
-			line[0], line[1] = "evalsha", s.sha
+			r, written, err = send(ctx, c, w, "eval", s.text, keys, args)
 		}
-		if err == nil || errors.Is(err, redis.Nil) {
-			return Reply{Value: v, Acked: acked, Repeated: unclear}, nil
+		if err == nil {
+			r.Repeated = unclear
+			return r, nil
 		}
-		sent, again := classify(err)
-		unclear = unclear || sent
-		if !again || n == attempts {
+		unclear = unclear || written && !refused(err)
+		cluster, onCluster := c.(*redis.ClusterClient)
+		if n == attempts || !passes(err, onCluster) {
 			return Reply{}, failed(err, unclear)
 		}
-		if cc, ok := c.(*redis.ClusterClient); ok {
-			cc.ReloadState(ctx)
+		if onCluster {
+			cluster.ReloadState(ctx)
 		}
 		if pause(ctx, Backoff(n)) != nil {
-			return Reply{}, failed(context.Cause(ctx), unclear)
+			return Reply{}, failed(ended(ctx), unclear)
 		}
 	}
 }
 
-func send(ctx context.Context, c redis.UniversalClient, w Wait, line []any) (any, int64, error) {
-	cmd := once{redis.NewCmd(ctx, line...)}
+// send makes one attempt. written says that the script was on its way.
+func send(ctx context.Context, c redis.UniversalClient, w Wait, name, text string, keys []string, args []any) (_ Reply, written bool, _ error) {
+	var mark atomic.Bool
+	line := make([]any, 0, 3+len(keys)+len(args))
+	line = append(line, name, watched{text: text, written: &mark}, len(keys))
+	for _, k := range keys {
+		line = append(line, k)
+	}
+	cmd := once{redis.NewCmd(ctx, append(line, args...)...)}
 	if w.Replicas == 0 {
-		err := c.Process(ctx, cmd)
-		return cmd.Val(), 0, err
-	}
-	// WAIT counts only what its own connection wrote, and has no key by which
-	// a cluster client could find the right one.
-	if cc, ok := c.(*redis.ClusterClient); ok {
-		node, err := cc.MasterForKey(ctx, line[3].(string))
-		if err != nil {
-			return nil, 0, notSent{err}
+		_ = c.Process(ctx, cmd)
+	} else if node, err := nodeOf(ctx, c, keys); err != nil {
+		return Reply{}, false, err
+	} else {
+		pipe := node.Pipeline()
+		_ = pipe.Process(ctx, cmd)
+		// A WAIT of 0 ms would wait for ever.
+		wait := pipe.Do(ctx, "wait", w.Replicas, max(w.Timeout.Milliseconds(), 1))
+		if _, err := pipe.Exec(ctx); err != nil && !mark.Load() {
+			return Reply{}, false, err // a hook's: it is not set on the commands
 		}
-		c = node
+		if r, err := result(cmd); err == nil {
+			// Without an answer to WAIT the script has run, but nobody knows
+			// on how many replicas it is.
+			r.Acked, _ = wait.Int64()
+			return r, mark.Load(), nil
+		}
 	}
-	pipe := c.Pipeline()
-	_ = pipe.Process(ctx, cmd)
-	wait := pipe.Do(ctx, "wait", w.Replicas, w.Timeout.Milliseconds())
-	_, _ = pipe.Exec(ctx)
-	if err := cmd.Err(); err != nil {
-		return nil, 0, err
-	}
-	acked, err := wait.Int64()
-	if err != nil {
-		// The script ran, but nobody knows on how many replicas it is.
-		return cmd.Val(), 0, nil
-	}
-	return cmd.Val(), acked, nil
+	r, err := result(cmd)
+	return r, mark.Load(), err
 }
 
-// notSent marks an error from before the script was on its way.
-type notSent struct{ error }
+// result takes a reply of nothing for what it is: a reply.
+func result(cmd once) (Reply, error) {
+	if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) {
+		return Reply{}, err
+	}
+	return Reply{Value: cmd.Val()}, nil
+}
 
-// classify says whether the attempt that ended in err may have been carried
-// out, and whether another one makes sense.
-func classify(err error) (sent, again bool) {
-	var re redis.Error
-	var op *net.OpError
-	var ns notSent
+// nodeOf is where keys are. WAIT counts only what its own connection wrote, and
+// has no key by which a client of several servers could find the right one.
+func nodeOf(ctx context.Context, c redis.UniversalClient, keys []string) (redis.UniversalClient, error) {
+	switch c := c.(type) {
+	case *redis.ClusterClient:
+		return c.MasterForKey(ctx, keys[0])
+	case *redis.Ring:
+		return c.GetShardClientForKey(keys[0])
+	}
+	return c, nil
+}
+
+// refused says that err is a server's answer.
+func refused(err error) bool {
+	var answer redis.Error
+	return errors.As(err, &answer)
+}
+
+// passes says that what failed with err may succeed a little later, without
+// anybody doing something about it.
+func passes(err error, onCluster bool) bool {
 	var cert *tls.CertificateVerificationError
+	var alert tls.AlertError
 	var plain tls.RecordHeaderError
 	switch {
-	case errors.As(err, &re):
-		return false, transient(err)
-	case errors.As(err, &ns), errors.Is(err, redis.ErrPoolTimeout):
-		return false, true
-	case errors.Is(err, redis.ErrClosed), errors.As(err, &cert), errors.As(err, &plain):
-		return false, false
-	case errors.As(err, &op) && op.Op == "dial":
-		return false, true
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return true, false
-	default:
-		return true, true
+	case redis.IsLoadingError(err), redis.IsReadOnlyError(err), redis.IsMasterDownError(err),
+		redis.IsClusterDownError(err), redis.IsTryAgainError(err), redis.IsMaxClientsError(err):
+		return true
+	case refused(err):
+		// A cluster client follows these by itself, but not behind nodeOf.
+		_, moved := redis.IsMovedError(err)
+		_, ask := redis.IsAskError(err)
+		return onCluster && (moved || ask)
+	case errors.Is(err, redis.ErrClosed):
+		return onCluster // a node that has left; the client itself may be open
+	case errors.As(err, &cert), errors.As(err, &alert), errors.As(err, &plain):
+		return false
 	}
+	return true
 }
 
-// transient tells the server's refusals that pass by themselves from those
-// that need somebody to act.
-func transient(err error) bool {
-	for _, p := range []string{"LOADING", "READONLY", "CLUSTERDOWN", "TRYAGAIN", "MASTERDOWN", "ERR max number of clients"} {
-		if redis.HasErrorPrefix(err, p) || strings.HasPrefix(err.Error(), p) {
-			return true
-		}
+// ended is why ctx has ended, with its cause if that says more.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
 	}
-	return false
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 func failed(err error, unclear bool) error {

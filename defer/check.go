@@ -36,33 +36,37 @@ type Finding struct {
 	Text string
 }
 
-// The codes of what Check finds. A code of [Problem] may come as a [Warning]
-// too, where less is at stake.
+// The codes of what Check finds. What is a [Problem] may come as a [Warning]
+// where less is at stake.
 const (
-	CodeNotChecked      = "not-checked"       // Redis does not let us see it
-	CodeVersion         = "redis-version"     // older than 6.2
-	CodeEviction        = "eviction"          // Redis may throw writes and locks away when memory is full
-	CodeNoPersistence   = "no-persistence"    // a restart loses what is stored, or the last minutes of it
-	CodeFsync           = "fsync"             // a power cut loses up to half a minute
-	CodePersistFailing  = "persist-failing"   // the disk does not take what Redis writes
-	CodeReplicas        = "replicas"          // fewer replicas than Config.Replicas
-	CodeMinReplicas     = "min-replicas"      // a primary that is cut off goes on, or a healthy one refuses writes
-	CodeReadOnly        = "read-only"         // the server is a replica
-	CodeRights          = "rights"            // the user may not do what the queue does
-	CodeRefused         = "refused"           // a script is refused for another reason
-	CodeClockOffset     = "clock-offset"      // Redis's clock and this process's differ
-	CodeClockAhead      = "clock-ahead"       // Redis's clock was set back, or this queue was moved here
-	CodeContextTimeout  = "context-timeout"   // calls may outlast their context
-	CodeClusterReload   = "cluster-reload"    // the client learns late of a failover
-	CodeEndlessLock     = "endless-lock"      // a lock that never expires
-	CodeStrayPayload    = "stray-payload"     // a payload that belongs to no write
-	CodeMissingPayload  = "missing-payload"   // a write that cannot run
-	CodeNotIndexed      = "not-indexed"       // a lane that nobody looks at
-	maxOffset           = time.Second         // of the clocks
-	maxReload           = 5 * time.Second     // of a cluster client's knowledge
-	checkTimeout        = 2 * time.Second     // for cleaning up
-	minMajor, minMinor  = 6, 2                // of Redis
-	persistOK           = "ok"                // what INFO says when all is well
+	CodeNotChecked     = "not-checked"     // Redis does not let us see it
+	CodeVersion        = "redis-version"   // older than 6.2
+	CodeEviction       = "eviction"        // Redis may throw writes and locks away when memory is full
+	CodeNoPersistence  = "no-persistence"  // a restart loses what is stored, or the last minutes of it
+	CodeFsync          = "fsync"           // a power cut loses up to half a minute
+	CodePersistFailing = "persist-failing" // the disk does not take what Redis writes
+	CodeReplicas       = "replicas"        // fewer replicas than Config.Replicas
+	CodeMinReplicas    = "min-replicas"    // a primary that is cut off goes on, or a healthy one refuses writes
+	CodeReadOnly       = "read-only"       // the server is a replica
+	CodeShards         = "shards"          // other processes use another number of shards
+	CodeRights         = "rights"          // the user may not do what the queue does
+	CodeRefused        = "refused"         // a script is refused for another reason
+	CodeClockOffset    = "clock-offset"    // Redis's clock and this process's differ
+	CodeClockAhead     = "clock-ahead"     // Redis's clock was set back, or the queue was moved here
+	CodeContextTimeout = "context-timeout" // calls may outlast their context
+	CodeClusterReload  = "cluster-reload"  // the client learns late of a failover
+	CodeEndlessLock    = "endless-lock"    // a lock that never expires
+	CodeStrayPayload   = "stray-payload"   // a payload that belongs to no write
+	CodeMissingPayload = "missing-payload" // a write that cannot run
+	CodeNotIndexed     = "not-indexed"     // a lane that nobody looks at
+)
+
+// What Check holds to be in order.
+const (
+	maxOffset          = time.Second     // between the clocks
+	maxReload          = 5 * time.Second // between a cluster client's looks at the cluster
+	minMajor, minMinor = 6, 2            // of Redis
+	persistOK          = "ok"            // in INFO
 )
 
 // Check looks for whatever may break the promises of this queue: how Redis is
@@ -78,11 +82,10 @@ const (
 // ctx has ended; what was found until then is returned with it.
 func (q *Queue) Check(ctx context.Context) ([]Finding, error) {
 	c := &checkup{q: q}
-	err := c.setup(ctx)
-	if err == nil {
-		err = c.keys(ctx)
+	if err := c.setup(ctx); err != nil || c.otherShards {
+		return c.result(err)
 	}
-	return c.result(err)
+	return c.result(c.keys(ctx))
 }
 
 // CheckSetup is Check without a look at the queue's keys. What it costs does
@@ -92,11 +95,16 @@ func (q *Queue) CheckSetup(ctx context.Context) ([]Finding, error) {
 	return c.result(c.setup(ctx))
 }
 
+func isProblem(f Finding) bool { return f.Severity == Problem }
+
 // checkup collects findings.
 type checkup struct {
 	q        *Queue
 	findings []Finding
 	where    string // before each text, when there are several servers
+
+	// otherShards says that the keys are not where this process looks.
+	otherShards bool
 }
 
 func (c *checkup) result(err error) ([]Finding, error) {
@@ -128,6 +136,15 @@ func isAnswer(err error) bool {
 
 func (c *checkup) setup(ctx context.Context) error {
 	c.client()
+	switch err := c.q.agree(ctx); {
+	case errors.Is(err, ErrShards):
+		c.otherShards = true
+		c.add(Problem, CodeShards, "%v: nothing can be pushed or popped", err)
+	case err != nil:
+		if err := c.refused("the number of shards", err); err != nil {
+			return err
+		}
+	}
 	nodes, err := c.q.nodes(ctx)
 	if err != nil {
 		return err

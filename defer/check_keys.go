@@ -79,9 +79,6 @@ func (c *checkup) keys(ctx context.Context) error {
 }
 
 func (k *keyCheck) run(ctx context.Context) error {
-	if err := k.q.agree(ctx); err != nil {
-		return err
-	}
 	for key, err := range k.q.keys(ctx, "*") {
 		if err != nil {
 			return err

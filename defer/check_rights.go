@@ -3,7 +3,6 @@ package deferral
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/deferlock/deferlock/internal/keyspace"
-	"github.com/deferlock/deferlock/lock"
 )
 
 // rights finds out what the client's user may do on a server, by doing it in a
@@ -34,18 +32,18 @@ func (c *checkup) rights(ctx context.Context, n node) error {
 	if err := c.commands(ctx, n, s); err != nil {
 		return err
 	}
-	if err := c.channel(ctx, n, s); err != nil || len(c.findings) > found {
+	if err := c.channel(ctx, n, s); err != nil {
 		return err
 	}
-	script, err := s.rehearse(ctx)
-	if err == nil {
+	// What is refused by itself would be refused to a script as well.
+	r := &rehearsal{q: s}
+	scenes := append(r.work(), r.operate()...)
+	if missing := c.findings[found:]; slices.ContainsFunc(missing, isProblem) {
 		return nil
+	} else if len(missing) > 0 {
+		scenes = r.work()
 	}
-	if !isAnswer(err) && !errors.Is(err, ErrLost) {
-		return err
-	}
-	c.add(Problem, CodeRefused, "%s is refused: %v", script, err)
-	return nil
+	return c.rehearse(ctx, r, scenes)
 }
 
 // scratchName is followed by something random. Its keys are matched by an ACL
@@ -83,10 +81,13 @@ const (
 	scratchW                     = "w"
 )
 
+// sweepTimeout bounds how long a scratch queue is cleaned up for.
+const sweepTimeout = 2 * time.Second
+
 // sweep removes what a scratch queue holds. Where Redis refuses to delete it, it
 // expires.
 func (q *Queue) sweep(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), checkTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sweepTimeout)
 	defer cancel()
 	h := q.space.Shard(0)
 	keys := []string{h.Due, h.Later, h.Clock, h.Tries, h.Dead, h.Graves, h.Paused, h.Alive, q.space.ShardsKey()}
@@ -116,13 +117,14 @@ const (
 	byOperator = "Lookup, Cancel, Lanes, Stats and Check"
 	byReplicas = "Config.Replicas"
 	bySending  = "sending scripts"
+	byNudges   = "telling workers at once that there is work"
 )
 
 // commandList is every command that the queue needs, on keys of a scratch queue.
 func (q *Queue) commandList() []command {
 	h := q.space.Shard(0)
 	text, hash, set := h.Write(keyspace.Ref(scratchA, scratchW)), h.Graves, h.Dead
-	list := []command{
+	return []command{
 		{[]any{"eval", "return 1", 0}, bySending},
 		{[]any{"set", text, 1, "px", 60_000}, ""}, {[]any{"get", text}, ""}, {[]any{"exists", text}, ""},
 		{[]any{"pexpire", text, 60_000}, ""}, {[]any{"pttl", text}, ""},
@@ -131,20 +133,18 @@ func (q *Queue) commandList() []command {
 		{[]any{"zscore", set, scratchW}, ""}, {[]any{"zrem", set, scratchW}, ""},
 		{[]any{"hset", hash, scratchW, 1}, ""}, {[]any{"hget", hash, scratchW}, ""}, {[]any{"hmget", hash, scratchW}, ""},
 		{[]any{"hexists", hash, scratchW}, ""}, {[]any{"hdel", hash, scratchW}, ""}, {[]any{"del", text}, ""},
-		{[]any{"time"}, ""}, {[]any{"publish", h.Nudge, 0}, ""},
+		{[]any{"time"}, ""}, {[]any{"publish", h.Nudge, 0}, byNudges},
 		{[]any{"mget", text}, byLocks},
 		{[]any{"getrange", text, 0, 0}, byAcquire}, {[]any{"msetnx", text, 1}, byAcquire}, {[]any{"mset", text, 1}, byAcquire},
 		{[]any{"scan", 0, "count", 1}, byOperator}, {[]any{"zscan", set, 0}, byOperator},
 		{[]any{"hscan", hash, 0}, byOperator}, {[]any{"hlen", hash}, byOperator},
 	}
-	if q.cfg.Replicas > 0 {
-		list = append(list, command{[]any{"wait", 0, 1}, byReplicas})
-	}
-	return list
 }
 
-// commands runs every command by itself. Redis says of a user without a right
-// NOPERM; any other refusal the scripts will meet too.
+// commands runs every command by itself. NOPERM is what Redis says to a user
+// without a right; any other refusal the scripts will meet too. Several commands
+// are refused with the same words when it is the keys that the user may not
+// touch.
 func (c *checkup) commands(ctx context.Context, n node, s *Queue) error {
 	list := s.commandList()
 	if c.q.cfg.Replicas > 0 {
@@ -158,21 +158,40 @@ func (c *checkup) commands(ctx context.Context, n node, s *Queue) error {
 	if _, err := pipe.Exec(ctx); err != nil && !isAnswer(err) {
 		return err
 	}
+	refusals := map[string][]command{}
 	for i, cmd := range got {
-		if !redis.HasErrorPrefix(cmd.Err(), "NOPERM") {
-			continue
+		if err := cmd.Err(); redis.HasErrorPrefix(err, "NOPERM") {
+			refusals[err.Error()] = append(refusals[err.Error()], list[i])
 		}
-		name := strings.ToUpper(cmd.Name())
-		severity, usage := Problem, list[i].usage
+	}
+	for _, words := range slices.Sorted(maps.Keys(refusals)) {
+		c.refusal(words, refusals[words])
+	}
+	return nil
+}
+
+// refusal reports the commands that Redis refused with the same words.
+func (c *checkup) refusal(words string, refused []command) {
+	severity := Warning
+	var names, usages []string
+	for _, cmd := range refused {
+		name := strings.ToUpper(fmt.Sprint(cmd.args[0]))
+		usage := cmd.usage
 		switch usage {
 		case "":
 			usage = scriptsWith(name)
-		case byOperator, byAcquire:
-			severity = Warning
+			severity = Problem
+		case byLocks, byReplicas, bySending:
+			severity = Problem
 		}
-		c.add(severity, CodeRights, "the client's user may not %s, which is needed by %s: %v", name, usage, cmd.Err())
+		names, usages = append(names, name), append(usages, usage)
 	}
-	return nil
+	if len(refused) > 1 {
+		c.add(severity, CodeRights, "the client's user may not %s in the queue's key space: want the ACL patterns ~{%s:* and &{%s:* (%s)",
+			strings.Join(names, ", "), c.q.cfg.Name, c.q.cfg.Name, words)
+		return
+	}
+	c.add(severity, CodeRights, "the client's user may not %s, which is needed by %s (%s)", names[0], usages[0], words)
 }
 
 // channel looks whether the user may subscribe to what workers are nudged by.
@@ -189,7 +208,7 @@ func (c *checkup) channel(ctx context.Context, n node, s *Queue) error {
 	case !isAnswer(err):
 		return err
 	}
-	c.add(Warning, CodeRights, "the client's user may not SUBSCRIBE to the queue's channels, so workers learn of writes only when they look: %v", err)
+	c.add(Warning, CodeRights, "the client's user may not SUBSCRIBE to the queue's channels, so workers learn of writes only when they look (%v)", err)
 	return nil
 }
 
@@ -212,93 +231,3 @@ func scriptsWith(command string) string {
 	}
 	return strings.Join(with, ", ")
 }
-
-// rehearse runs every script in a scratch queue. With an error it names the one
-// that failed.
-func (q *Queue) rehearse(ctx context.Context) (script string, err error) {
-	var t *Turn
-	defer func() {
-		if t != nil {
-			t.lease.End()
-		}
-	}()
-	write := func(resource, id string) Write { return Write{Resource: resource, ID: id} }
-	settle := func(f Fate, next int) error {
-		s := Settlement{Next: next, GoOn: Always}
-		for _, d := range t.Deliveries() {
-			s.Verdicts = append(s.Verdicts, Verdict{Delivery: d, Fate: f})
-		}
-		_, err := t.Settle(ctx, s)
-		return err
-	}
-	steps := []struct {
-		script string
-		run    func() error
-	}{
-		{"push.lua", func() error { return q.pushAll(ctx, write(scratchA, scratchW), write(scratchA, scratchW+"2")) }},
-		{"push.lua", func() error {
-			return q.pushAll(ctx, Write{Resource: scratchA, ID: scratchW + "3", Delay: time.Minute})
-		}},
-		{"take.lua", func() error { _, err := q.Due(ctx, 0, 1, 0, time.Second); return err }},
-		{"admit.lua", func() error {
-			a, err := q.Admit(ctx, write(scratchB, scratchW))
-			if err == nil {
-				t = a.Turn
-			}
-			return err
-		}},
-		{"redislock's refresh.lua", func() error { return t.lease.Extend(ctx) }},
-		{"stamp.lua", func() error { return t.lease.Lift(ctx, 0) }},
-		{"leave.lua", func() error { return settle(Done, 0) }},
-		{"claim.lua", func() (err error) { t, err = q.Enter(ctx, scratchA, 1, 0); return err }},
-		{"leave.lua", func() error { return settle(Buried, 1) }},
-		{"leave.lua", func() error { return settle(Failed, 0) }},
-		{"lookup.lua", func() error { _, err := q.LookupIn(ctx, scratchA, scratchW); return err }},
-		{"letters.lua", func() error { return firstError(q.Dead(ctx)) }},
-		{"survey.lua", func() error { return firstError(q.Lanes(ctx)) }},
-		{"revive.lua", func() error { return q.Revive(ctx, scratchA, scratchW) }},
-		{"cancel.lua", func() error { return q.CancelIn(ctx, scratchA, scratchW) }},
-		{"forget.lua", func() error { return q.Forget(ctx, scratchA, scratchW) }},
-		{"pause.lua", func() error { return q.Pause(ctx, scratchA, "") }},
-		{"pause.lua", func() error { return q.Resume(ctx, scratchA) }},
-		{"free.lua", func() error { _, err := q.Free(ctx, scratchA); return err }},
-		{"inspect.lua", func() error { _, err := q.inspect(ctx, q.space.Shard(0), nil); return err }},
-		{"redislock's obtain.lua", func() error { return q.relock(ctx) }},
-	}
-	for _, s := range steps {
-		if err := s.run(); err != nil && !errors.Is(err, ErrNotFound) {
-			return s.script, err
-		}
-	}
-	return "", nil
-}
-
-func (q *Queue) pushAll(ctx context.Context, writes ...Write) error {
-	for _, w := range writes {
-		if _, err := q.Push(ctx, w); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// relock locks and unlocks as package lock does by itself.
-func (q *Queue) relock(ctx context.Context) error {
-	l, err := q.locker.Acquire(ctx, scratchC)
-	if err != nil {
-		return err
-	}
-	return l.Release(ctx)
-}
-
-// firstError goes through a list until its end or its error.
-func firstError[T any](list func(func(T, error) bool)) error {
-	for _, err := range list {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-var _ = lock.ErrLost

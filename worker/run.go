@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"sync"
 	"time"
@@ -206,6 +207,18 @@ func (w *Worker) listen(ctx context.Context, s *schedule) {
 // nudgeCheck is how often the connection that brings nudges is checked.
 const nudgeCheck = 30 * time.Second
 
-// examine has the queue checked, once, and logs what is found.
+// examine has the set-up of Redis checked, once, and logs what is found. It
+// stops nothing: what it finds may be meant so.
 func (w *Worker) examine(ctx context.Context) {
+	found, err := w.queue.CheckSetup(ctx)
+	for _, f := range found {
+		level := slog.LevelWarn
+		if f.Severity == deferral.Problem {
+			level = slog.LevelError
+		}
+		w.log.Log(ctx, level, f.Text, "check", f.Code)
+	}
+	if err != nil && ctx.Err() == nil {
+		w.log.WarnContext(ctx, "the set-up of Redis could not be checked", "error", err)
+	}
 }

@@ -6,7 +6,9 @@
 --     the order is kept.
 --   * A write that was started before under another token is started alone, so
 --     that one that kills its process does not bury its neighbours.
---   * Under the same token the same writes come again, and are not counted twice.
+--   * Under the same token the same writes come again, no others, and are not
+--     counted twice: this is a repetition, or a late copy that must not start
+--     what its holder does not know of.
 -- A write without a payload cannot be run any more; it is taken out of the lane
 -- and named in the second result.
 local function start_batch(c, token, most, bytes)
@@ -16,10 +18,12 @@ local function start_batch(c, token, most, bytes)
   for i = 1, #lane, 2 do refs[#refs + 1] = ref_of(lane[i]) end
   local tries = redis.call('HMGET', TRIES, unpack(refs))
 
-  local got, torn, size, starts = {}, {}, 0, {}
+  local got, torn, size, starts, repeated = {}, {}, 0, {}, false
   for i, ref in ipairs(refs) do
     local id, s = lane[2 * i - 1], lane[2 * i]
     local n, rest, first, last, cause = read_tries(tries[i], tonumber(s))
+    if i == 1 then repeated = last == token end
+    if repeated and last ~= token then break end
     local again = n > 0 and last ~= token
     if rest > c.now or (again and got[1]) then break end
     local envelope = redis.call('GET', payload_of(ref))

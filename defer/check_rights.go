@@ -130,7 +130,7 @@ func (q *Queue) commandList() []command {
 		{[]any{"pexpire", text, 60_000}, ""}, {[]any{"pttl", text}, ""},
 		{[]any{"zadd", set, 1, scratchW}, ""}, {[]any{"zcard", set}, ""}, {[]any{"zrange", set, 0, 0}, ""},
 		{[]any{"zrevrange", set, 0, 0}, ""}, {[]any{"zrangebyscore", set, 0, 0}, ""}, {[]any{"zrank", set, scratchW}, ""},
-		{[]any{"zscore", set, scratchW}, ""}, {[]any{"zrem", set, scratchW}, ""},
+		{[]any{"zscore", set, scratchW}, ""}, {[]any{"zmscore", set, scratchW}, ""}, {[]any{"zrem", set, scratchW}, ""},
 		{[]any{"hset", hash, scratchW, 1}, ""}, {[]any{"hget", hash, scratchW}, ""}, {[]any{"hmget", hash, scratchW}, ""},
 		{[]any{"hexists", hash, scratchW}, ""}, {[]any{"hdel", hash, scratchW}, ""}, {[]any{"del", text}, ""},
 		{[]any{"time"}, ""}, {[]any{"publish", h.Nudge, 0}, byNudges},

@@ -2,7 +2,7 @@
 -- KEYS: as lane.lua
 -- ARGV: as lane.lua, 3 token  4 lock's life in ms  5 most writes  6 most bytes  7 lookback in us
 -- Reply: {1, fence, now, torn IDs, writes as start_batch gives them} the lock is taken
---        {0, why, ms the lock still lives, torn IDs} nothing to do here now; why: 1 held, 2 empty or resting, 3 paused
+--        {0, why, ms the lock still lives} nothing to do here now; why: 1 held, 2 empty or resting, 3 paused
 local token, ttl, most, bytes, lookback = ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
 local c = read_clock(CLOCK)
@@ -10,14 +10,15 @@ local holder = redis.call('GET', LOCK)
 if holder and holder ~= token then
   local life = redis.call('PTTL', LOCK)
   if redis.call('EXISTS', LANE) == 1 then
-    local look = (life < 0 or life > 1000) and 1000 or life
+    local look = (life < 0 or life > 1000) and 1000 or math.max(life, 1)
+    stamp(c, 0)
     redis.call('ZADD', DUE, 'XX', int(c.now + look * 1000 - lookback), NAME)
   end
-  return { 0, 1, life, {} }
+  return { 0, 1, life }
 end
-if redis.call('HEXISTS', PAUSED, NAME) == 1 then
+if not holder and redis.call('HEXISTS', PAUSED, NAME) == 1 then
   index(c, lookback)
-  return { 0, 3, 0, {} }
+  return { 0, 3, 0 }
 end
 
 -- When memory is full a script may write as soon as it has done one write that
@@ -26,7 +27,8 @@ redis.call('PEXPIRE', LOCK, ttl)
 local got, torn = start_batch(c, token, most, bytes)
 if not got[1] and not holder then
   index(c, lookback)
-  return { 0, 2, 0, torn }
+  -- Who takes a torn write away must be told of it, so he gets the lock for that.
+  if not torn[1] then return { 0, 2, 0 } end
 end
 local fence = stamp(c, greatest())
 redis.call('SET', LOCK, token, 'PX', ttl)

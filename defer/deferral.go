@@ -199,11 +199,11 @@ func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
 	if err != nil {
 		return nil, fmt.Errorf("deferral: Config.%w", err)
 	}
-	if err := checkReadTimeout(rdb, cfg); err != nil {
-		return nil, err
-	}
 	locker, err := lock.New(rdb, lock.Config{Name: cfg.Name, Shards: cfg.Shards, TTL: cfg.LockTTL, MaxHold: cfg.MaxHold})
 	if err != nil {
+		return nil, err
+	}
+	if err := checkReadTimeout(rdb, cfg); err != nil { // after New has refused a client that is a nil pointer
 		return nil, err
 	}
 	return &Queue{rdb: rdb, cfg: cfg, space: space, locker: locker}, nil

@@ -65,6 +65,7 @@ local function index(c, lookback, ripe)
   elseif ripe then
     moment = c.now - lookback
   end
+  stamp(c, 0) -- a clock that is set back must not make this moment a distant one
   redis.call('ZADD', DUE, int(moment), NAME)
   nudge(moment + lookback - c.now)
 end

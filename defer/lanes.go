@@ -142,7 +142,7 @@ func (q *Queue) lanesOf(ctx context.Context, h *keyspace.Shard) iter.Seq2[Lane, 
 // are left out: they have been drained since.
 func (q *Queue) survey(ctx context.Context, h *keyspace.Shard, names []string) ([]Lane, error) {
 	var lanes []Lane
-	for some := range slices.Chunk(names, 2*scanCount) { // a small index comes in one piece
+	for some := range slices.Chunk(names, scanCount) { // a small index comes in one piece
 		args := make([]any, 0, 1+len(some))
 		args = append(args, h.Prefix)
 		for _, name := range some {

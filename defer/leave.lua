@@ -51,12 +51,24 @@ local function bury(id, ref, n, first, cause)
   end
 end
 
+-- handed_over says that the lane's head was started under this token and has no
+-- verdict: this leave has been carried out before, and whoever it handed the lane
+-- to is at work under the same lock. A copy must neither delete that lock nor get
+-- in front of what runs.
+local function handed_over()
+  local head = redis.call('ZRANGE', LANE, 0, 0)[1]
+  if not head then return false end
+  local _, _, _, last = read_tries(redis.call('HGET', TRIES, ref_of(head)), 0)
+  return last == token
+end
+
 -- enter puts a write that ran directly, and failed, before all that came after
 -- it, and says whether it is there.
 local function enter(id, ref, s, rest, cause, envelope)
   local write = payload_of(ref)
-  if place_of(id, ref, write, envelope) then return 1 end
-  if not mine then return 0 end
+  local place, differs = place_of(id, ref, write, envelope)
+  if place then return differs and 0 or 1 end
+  if not mine or handed_over() then return 0 end
   local head = tonumber(oldest())
   s = head and math.min(s, head - 1) or s
   write_tries(ref, 1, c.now + rest, s, '-', cause)
@@ -117,15 +129,19 @@ if not mine then
 end
 if depth == 0 then
   redis.call('DEL', LOCK)
+  if c then stamp(c, 0) end -- see index in lane.lua
   if dones > 0 or c then redis.call('ZREM', DUE, NAME) end
   return { 0, 1, 0, entered }
 end
 
 c = c or read_clock(CLOCK)
 local ripe = go_on ~= 'due'
-if most > 0 and redis.call('HEXISTS', PAUSED, NAME) == 0 then
+if most > 0 then
   local try = true
-  if go_on == 'due' then
+  if handed_over() then -- the same answer again
+  elseif redis.call('HEXISTS', PAUSED, NAME) == 1 then
+    try = false
+  elseif go_on == 'due' then
     try = tonumber(oldest()) <= c.now - lookback
   elseif go_on == 'alone' then
     local others = redis.call('ZRANGEBYSCORE', DUE, '-inf', int(c.now - lookback), 'LIMIT', 0, 2)
@@ -134,7 +150,8 @@ if most > 0 and redis.call('HEXISTS', PAUSED, NAME) == 0 then
   if try then
     redis.call('PEXPIRE', LOCK, ttl)
     local got, torn = start_batch(c, token, most, bytes)
-    if got[1] then
+    if torn[1] and not got[1] then index(c, lookback, ripe) end
+    if got[1] or torn[1] then
       return { 1, int(stamp(c, greatest())), int(c.now), torn, got }
     end
   end

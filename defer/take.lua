@@ -9,7 +9,9 @@ local prefix, most, lookback = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local mark, reserve, pass, move = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 
 -- The first write needs no memory: see claim.lua.
-if redis.call('PEXPIRE', alive, math.max(mark, 1)) == 0 and mark > 0 then
+if mark == 0 then
+  redis.call('ZREM', due, '')
+elseif redis.call('PEXPIRE', alive, mark) == 0 then
   redis.call('SET', alive, 1, 'PX', mark)
 end
 if KEYS[6] then redis.call('SET', KEYS[6], ARGV[8], 'NX') end
@@ -30,12 +32,16 @@ for _, ref in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', int(c.now), 'LIM
     redis.call('ZADD', lane, 'NX', int(stamp(c, newest)), id)
   else
     torn[#torn + 1] = ref
+    redis.call('HDEL', prefix .. 'tries', ref)
   end
   redis.call('ZREM', later, ref)
 end
 
 local found, endless = {}, {}
 local names = redis.call('ZRANGEBYSCORE', due, '-inf', int(c.now - lookback), 'LIMIT', 0, most + pass)
+-- Should Redis's clock be set back, no moment that is written here may lie ahead
+-- of ours; and once it has been, ours has to go on even if nobody pushes.
+if names[1] or c.off > 0 then stamp(c, 0) end
 local rest = false
 for _, name in ipairs(names) do
   if #found == most then
@@ -51,7 +57,7 @@ for _, name in ipairs(names) do
       redis.call('ZADD', due, int(c.now + reserve - lookback), name)
     else
       if life == -1 then endless[#endless + 1] = name end
-      local look = (life < 0 or life > 1000) and 1000 or life
+      local look = (life < 0 or life > 1000) and 1000 or math.max(life, 1)
       redis.call('ZADD', due, int(c.now + look * 1000 - lookback), name)
     end
   end

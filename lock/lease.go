@@ -255,11 +255,12 @@ func (ls *Lease) keep(asked time.Time, fence int64) {
 	}
 }
 
-// alive says that the lock may still be renewed.
+// alive says that the lock may still be renewed; the end of MaxHold has ended
+// the context.
 func (ls *Lease) alive() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return !ls.ended && ls.ctx.Err() == nil && time.Since(ls.began) < ls.locker.cfg.MaxHold
+	return !ls.ended && ls.ctx.Err() == nil
 }
 
 // renewNow is run by the renew timer.

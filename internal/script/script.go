@@ -151,11 +151,12 @@ func send(ctx context.Context, c redis.UniversalClient, w Wait, name, text strin
 		if _, err := pipe.Exec(ctx); err != nil && !mark.Load() {
 			return Reply{}, false, err // a hook's: it is not set on the commands
 		}
-		if r, err := result(cmd); err == nil {
-			// Without an answer to WAIT the script has run, but nobody knows
-			// on how many replicas it is.
-			r.Acked, _ = wait.Int64()
-			return r, mark.Load(), nil
+		// Without an answer to WAIT the script has run all the same, but nobody
+		// knows on how many replicas it is. go-redis gives its own command the
+		// error of WAIT then; only the value tells that it was answered.
+		if v := cmd.Val(); v != nil || cmd.Err() == nil {
+			acked, _ := wait.Int64()
+			return Reply{Value: v, Acked: acked}, true, nil
 		}
 	}
 	r, err := result(cmd)

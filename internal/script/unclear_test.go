@@ -276,7 +276,10 @@ func TestFailedTLSIsClearAndNotRepeated(t *testing.T) {
 	})
 	t.Run("plaintext server", func(t *testing.T) {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-			c := s.ClientWith(t, func(o *redis.Options) { o.TLSConfig = &tls.Config{InsecureSkipVerify: true} })
+			c := s.ClientWith(t, func(o *redis.Options) {
+				o.TLSConfig = &tls.Config{InsecureSkipVerify: true}
+				o.DialTimeout = 50 * time.Millisecond // a Redis waits for the rest of the line
+			})
 			clear(t, run(t, c))
 		})
 	})

@@ -17,7 +17,7 @@ import (
 
 // bench is a queue and the server it is kept in.
 type bench struct {
-	t   *testing.T
+	t   testing.TB
 	s   *redistest.Server
 	rdb *redis.Client
 	q   *deferral.Queue
@@ -26,7 +26,7 @@ type bench struct {
 
 // newBench makes the queue "n" on s. Its locks live for a minute unless cfg says
 // otherwise: nothing expires in a test that does not ask for it.
-func newBench(t *testing.T, s *redistest.Server, cfg deferral.Config) *bench {
+func newBench(t testing.TB, s *redistest.Server, cfg deferral.Config) *bench {
 	t.Helper()
 	if cfg.Name == "" {
 		cfg.Name = "n"

@@ -1,8 +1,8 @@
 -- cancel.lua: take out a write that has not been started.
--- KEYS: as lane.lua, 11 the write's payload
+-- KEYS: as lane.lua, 5 the write's payload
 -- ARGV: as lane.lua, 3 ID
 -- Reply: 1 it is gone, 0 it was not there, -1 it is running, -2 it is a dead letter
-local id, write = ARGV[3], KEYS[11]
+local id, write = ARGV[3], KEYS[5]
 local ref = ref_of(id)
 
 if redis.call('ZSCORE', LANE, id) then

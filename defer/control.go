@@ -24,8 +24,8 @@ func (q *Queue) Pause(ctx context.Context, resource, reason string) error {
 
 // Resume ends a pause, also one that a write that failed for good began: that
 // write is at the head of the lane and is started again, unless it is cancelled
-// first. Resuming a lane that is not paused does no harm. resource may also be a
-// [Lane.Name].
+// first, and its attempts are counted anew. Resuming a lane that is not paused
+// does no harm. resource may also be a [Lane.Name].
 func (q *Queue) Resume(ctx context.Context, resource string) error {
 	if _, err := q.control(ctx, pauseScript, resource, "resume", ""); err != nil {
 		return fmt.Errorf("deferral: resume %q: %w", resource, err)

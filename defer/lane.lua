@@ -1,9 +1,13 @@
 -- lane.lua: the words every script about one lane shares. It runs nothing by itself.
--- KEYS: 1 lock  2 lane  3 due  4 clock  5 tries  6 paused  7 later  8 dead  9 graves  10 alive
+-- KEYS: 1 lock  2 lane  3 clock  4 paused
 -- ARGV: 1 the lane's name  2 what every key of the shard begins with
+-- The other keys are made of what they begin with: to send them all with every
+-- call costs more than half of its bytes.
 
-local LOCK, LANE, DUE, CLOCK, TRIES, PAUSED, LATER, DEAD, GRAVES, ALIVE = unpack(KEYS, 1, 10)
+local LOCK, LANE, CLOCK, PAUSED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local NAME, PREFIX = ARGV[1], ARGV[2]
+local DUE, LATER, TRIES, ALIVE = PREFIX .. 'due', PREFIX .. 'later', PREFIX .. 'tries', PREFIX .. 'alive'
+local DEAD, GRAVES = PREFIX .. 'dead', PREFIX .. 'graves'
 
 -- ref_of names one write: the resource, a zero byte, the ID. A lane whose name
 -- begins with a zero byte belongs to one write without a resource, and its name
@@ -17,7 +21,7 @@ local function payload_of(ref) return PREFIX .. 'write:' .. ref end
 
 -- What tries keeps of a write: its starts, the moment before which it must not
 -- start again, its first stamp, the token it was last started under ('-' once
--- that start has ended), and why it failed.
+-- that start has ended, '!' if it has halted its lane), and why it failed.
 local function read_tries(text, first)
   if text then
     local n, rest, at, token, cause = string.match(text, '^(%d+) (%d+) (%d+) (%S+) ?(.*)$')

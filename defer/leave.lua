@@ -110,7 +110,7 @@ while ARGV[i] do
       elseif mine and verdict == 'bury' then
         bury(id, ref, n, first, cause)
       elseif mine and verdict == 'halt' then
-        write_tries(ref, n, 0, first, '-', cause)
+        write_tries(ref, n, 0, first, '!', cause)
         redis.call('HSET', PAUSED, NAME, cause)
       end
     end

@@ -1,10 +1,10 @@
 -- lookup.lua: where a write is. It changes nothing.
--- KEYS: as lane.lua, 11 the write's payload
+-- KEYS: as lane.lua, 5 the write's payload
 -- ARGV: as lane.lua, 3 ID
 -- Reply: false it is nowhere, or
 --        {place, score, now, envelope (false: torn), tries or grave (false: none),
 --         how many are before it, lock (false: none), why its lane is paused (false: it is not)}
-local id, write = ARGV[3], KEYS[11]
+local id, write = ARGV[3], KEYS[5]
 local ref = ref_of(id)
 local now = int(read_clock(CLOCK).now)
 local envelope = redis.call('GET', write)

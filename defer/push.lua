@@ -1,10 +1,10 @@
 -- push.lua: put a write into its lane, or aside for later.
--- KEYS: as lane.lua, 11 the write's payload
+-- KEYS: as lane.lua, 5 the write's payload
 -- ARGV: as lane.lua, 3 ID  4 envelope  5 most writes in a lane (0: any number)  6 delay in us  7 or the moment in us
 -- Reply: {1, depth before it} stored   {2} it was there already
 --        {-1, depth} the lane is full   {-2} the same ID with another payload   {-3} it is a dead letter
 local id, envelope, most, delay, at = ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local write, ref = KEYS[11], ref_of(ARGV[3])
+local write, ref = KEYS[5], ref_of(ARGV[3])
 
 local depth = redis.call('ZCARD', LANE)
 local place, differs = place_of(id, ref, write, envelope)

@@ -69,8 +69,7 @@ var (
 
 // laneKeys are the keys of lane.lua, with room for one more.
 func laneKeys(h *keyspace.Shard, lane string) []string {
-	return append(make([]string, 0, 11), h.Lock(lane), h.Lane(lane), h.Due, h.Clock, h.Tries,
-		h.Paused, h.Later, h.Dead, h.Graves, h.Alive)
+	return append(make([]string, 0, 5), h.Lock(lane), h.Lane(lane), h.Clock, h.Paused)
 }
 
 // writeKeys are the keys of lane.lua and the payload of one write.

@@ -40,10 +40,16 @@ func newLease(ctx context.Context, l *Locker, b Bid, fence int64, h *redislock.L
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.ctx, ls.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	ls.expire = time.AfterFunc(b.TTL, ls.expireNow)
 	ls.heldLocked(b.asked)
-	if b.keep {
+	// Most leases are over long before their first renewal. Until then one timer
+	// does: the renewal comes before the deadline, and sets the other.
+	if b.keep && time.Until(ls.deadline) > ls.interval() {
 		ls.renew = time.AfterFunc(ls.interval(), ls.renewNow)
+		return ls
+	}
+	ls.watchLocked()
+	if b.keep {
+		ls.renew = time.AfterFunc(0, ls.renewNow)
 	}
 	return ls
 }
@@ -178,7 +184,9 @@ const maxFence = 1 << 52
 func (ls *Lease) End() {
 	ls.mu.Lock()
 	ls.ended = true
-	ls.expire.Stop()
+	if ls.expire != nil {
+		ls.expire.Stop()
+	}
 	if ls.renew != nil {
 		ls.renew.Stop()
 	}
@@ -210,7 +218,16 @@ func (ls *Lease) heldLocked(asked time.Time) {
 		ls.cancel(ErrLost) // now, not when the timer gets round to it
 		return
 	}
-	ls.expire.Reset(left)
+	if ls.expire != nil {
+		ls.expire.Reset(left)
+	}
+}
+
+// watchLocked sets the timer that ends the context at the deadline.
+func (ls *Lease) watchLocked() {
+	if ls.expire == nil && !ls.ended {
+		ls.expire = time.AfterFunc(time.Until(ls.deadline), ls.expireNow)
+	}
 }
 
 // expireNow is run by the expire timer. The deadline may have been moved since
@@ -270,6 +287,7 @@ func (ls *Lease) renewNow() {
 		ls.mu.Unlock()
 		return
 	}
+	ls.watchLocked()
 	ls.renewing.Add(1)
 	held, deadline := ls.ctx, ls.deadline
 	ls.mu.Unlock()

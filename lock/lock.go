@@ -255,7 +255,9 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 
 func (l *Locker) obtain(ctx context.Context, b Bid, decide func(context.Context) (int64, bool, error)) (*Lease, error) {
 	s := &scripter{rdb: l.rdb, bid: b, decide: decide}
-	handle, err := redislock.New(s).Obtain(ctx, b.Key, b.TTL, &redislock.Options{Token: b.Token})
+	// A lock that is got after its life is none. (redislock sets a timer for that
+	// on a context without a deadline.)
+	handle, err := redislock.New(s).Obtain(script.Until(ctx, b.asked.Add(b.TTL)), b.Key, b.TTL, &redislock.Options{Token: b.Token})
 	if errors.Is(err, redislock.ErrNotObtained) {
 		return nil, &HeldError{Resource: b.Lane, For: s.heldFor}
 	}

@@ -33,6 +33,14 @@ func (w *Worker) call(ctx context.Context, k *kind, t *deferral.Turn, ds []*defe
 		w.ended(ctx, t, ds, time.Since(began), direct, err)
 	}()
 	err = k.run(w.functionContext(ctx, k, ins), vs)
+	if err != nil {
+		// An error that cannot be asked, such as a nil pointer of an error type,
+		// must panic here, where that is the function's failure.
+		_ = err.Error()
+		if marksOf(err).applied >= len(ds) {
+			err = nil
+		}
+	}
 	returned = true
 	return err
 }
@@ -100,10 +108,12 @@ func (w *Worker) judge(ctx context.Context, d *deferral.Delivery, err error) def
 	case ctx.Err() != nil:
 		// The lock was lost, or Run is stopping: nothing is known of the write.
 		v.Fate = deferral.Return
-	case IsPermanent(err) || d.Attempt >= w.cfg.MaxAttempts:
+	case IsPermanent(err):
 		v.Fate = w.givenUp()
 	case marksOf(err).busy:
 		v.Fate, v.Rest = deferral.Return, w.rest(d, err)
+	case d.Attempt >= w.cfg.MaxAttempts:
+		v.Fate = w.givenUp()
 	case w.cfg.OnFailure == WriteStepsAside:
 		v.Fate, v.Rest = deferral.Aside, w.rest(d, err)
 	default:
@@ -136,9 +146,23 @@ func (w *Worker) rest(d *deferral.Delivery, err error) time.Duration {
 	case m.hasAfter:
 		return min(m.after, maxRest)
 	case m.busy:
-		return min(max(w.cfg.Backoff(1), 0), maxRest)
+		return w.backoff(1)
 	}
-	return min(max(w.cfg.Backoff(d.Attempt), 0), maxRest)
+	return w.backoff(d.Attempt)
+}
+
+// backoff asks the user's function, in a goroutine that must not end by it and
+// must give its lock back.
+func (w *Worker) backoff(attempt int) (rest time.Duration) {
+	defer func() {
+		if r := recover(); r != nil {
+			if w.said.first("backoff", "") {
+				w.log.Error("Config.Backoff panicked; the write waits a minute", "panic", r)
+			}
+			rest = time.Minute
+		}
+	}()
+	return min(max(w.cfg.Backoff(attempt), 0), maxRest)
 }
 
 // maxRest bounds what a backoff can ask for.

@@ -1,10 +1,12 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	deferral "github.com/deferlock/deferlock/defer"
@@ -25,6 +27,10 @@ type Info struct {
 	// Attempt counts the starts of this write, this one included.
 	Attempt int
 
+	// LockTTL is how long the write's lock outlives its holder; see
+	// [Config.LockTTL].
+	LockTTL time.Duration
+
 	// DeferredFor is how long ago the write was deferred; 0 on the direct path.
 	DeferredFor time.Duration
 
@@ -41,6 +47,7 @@ type Info struct {
 
 	payload []byte
 	lease   *lock.Lease
+	once    *once
 }
 
 // PayloadHash is the SHA-256 of the kind and the encoded value: what must be
@@ -63,7 +70,39 @@ func FromContext(ctx context.Context) (Info, bool) {
 // NewContext returns a context like the one a function runs in, so that the
 // function can be tested without Redis.
 func NewContext(ctx context.Context, in Info) context.Context {
+	if in.once == nil {
+		in.once = new(once)
+	}
 	return context.WithValue(ctx, infoKey{}, in)
+}
+
+// once is what one call of a function may do a single time.
+type once struct{ state atomic.Int32 }
+
+const (
+	onceFree int32 = iota
+	onceOpen
+	onceTook
+)
+
+// BeginOnce is for packages that record, under the write's ID, that it took
+// effect. One call of a function may do so a single time: a second effect under
+// the same ID would be skipped when the write is delivered again. ok is false
+// outside of a function, while another effect is under way, and after one that
+// took. Who got true calls end, with whether the effect took; if it did not,
+// there may be another.
+func BeginOnce(ctx context.Context) (end func(took bool), ok bool) {
+	in, found := FromContext(ctx)
+	if !found || !in.once.state.CompareAndSwap(onceFree, onceOpen) {
+		return nil, false
+	}
+	return func(took bool) {
+		state := onceFree
+		if took {
+			state = onceTook
+		}
+		in.once.state.Store(state)
+	}, true
 }
 
 // ErrNoLease is returned by [LiftFence] when the context has no lock behind it.
@@ -89,7 +128,7 @@ func LiftFence(ctx context.Context, above int64) (int64, error) {
 func (w *Worker) infoOf(t *deferral.Turn, d *deferral.Delivery) Info {
 	return Info{
 		Name: w.cfg.Name, Kind: d.Kind, ID: d.ID, Resource: d.Resource, Fence: t.Lease().Fence(),
-		Attempt: d.Attempt, DeferredFor: d.Waited, Meta: d.Meta, payload: d.Payload, lease: t.Lease(),
+		Attempt: d.Attempt, LockTTL: cmp.Or(w.cfg.LockTTL, lock.DefaultTTL), DeferredFor: d.Waited, Meta: d.Meta, payload: d.Payload, lease: t.Lease(),
 	}
 }
 

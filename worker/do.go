@@ -7,6 +7,8 @@ import (
 	"time"
 
 	deferral "github.com/deferlock/deferlock/defer"
+	"github.com/deferlock/deferlock/internal/keyspace"
+	"github.com/deferlock/deferlock/internal/script"
 	"github.com/deferlock/deferlock/lock"
 )
 
@@ -46,7 +48,7 @@ type Outcome struct {
 // expires.
 func (x *Writer[T]) Do(ctx context.Context, v T) (Outcome, error) {
 	if err := ctx.Err(); err != nil {
-		return Outcome{}, notAccepted(context.Cause(ctx))
+		return Outcome{}, notAccepted(ended(ctx))
 	}
 	wr, err := x.write(ctx, v)
 	if err != nil {
@@ -60,7 +62,7 @@ func (x *Writer[T]) Do(ctx context.Context, v T) (Outcome, error) {
 // in its lane when the delay is over. The errors are those of [Writer.Do].
 func (x *Writer[T]) Push(ctx context.Context, v T, delay time.Duration) (id string, err error) {
 	if err := ctx.Err(); err != nil {
-		return "", notAccepted(context.Cause(ctx))
+		return "", notAccepted(ended(ctx))
 	}
 	wr, err := x.write(ctx, v)
 	if err != nil {
@@ -73,6 +75,15 @@ func (x *Writer[T]) Push(ctx context.Context, v T, delay time.Duration) (id stri
 	}
 	w.observe(ctx, Event{Type: EventDeferred, Kind: wr.Kind, Resource: wr.Resource, ID: wr.ID, Rest: delay})
 	return wr.ID, nil
+}
+
+// ended is why ctx has ended, with its cause if that says more.
+func ended(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 func notAccepted(err error) error { return fmt.Errorf("%w: %w", ErrNotAccepted, err) }
@@ -94,8 +105,7 @@ func (w *Worker) do(ctx context.Context, k *kind, wr deferral.Write, v any) (Out
 	if a.Turn == nil {
 		return w.deferred(ctx, wr, a, time.Since(asked), err)
 	}
-	w.observe(ctx, Event{Type: EventAdmitted, Kind: k.name, Resource: wr.Resource, ID: wr.ID, Direct: true, Took: time.Since(asked)})
-	return w.direct(ctx, k, a.Turn, wr, v)
+	return w.direct(ctx, k, a.Turn, wr, v, time.Since(asked))
 }
 
 // deferred reports a write that is in the queue now; err is that it is there,
@@ -104,17 +114,18 @@ func (w *Worker) deferred(ctx context.Context, wr deferral.Write, a *deferral.Ad
 	out := Outcome{Deferred: true, ID: wr.ID, Why: a.Why, Ahead: a.Ahead, HeldFor: a.HeldFor, Unattended: !a.Attended}
 	w.observe(ctx, Event{
 		Type: EventDeferred, Kind: wr.Kind, Resource: wr.Resource, ID: wr.ID, Direct: true,
-		Why: a.Why, Ahead: a.Ahead, Took: took, Err: err,
+		Why: a.Why, Ahead: a.Ahead, Unattended: out.Unattended, Took: took, Err: err,
 	})
+	lane := keyspace.LaneOf(wr.Resource, wr.ID)
 	if a.HeldFor < 0 {
-		w.log.ErrorContext(ctx, "a lock has no end; its lane waits until an operator frees it", "resource", wr.Resource)
+		w.warnEndless(ctx, lane)
 	}
 	if c := w.crew.Load(); c != nil && a.HeldFor > 0 {
 		// Should the holder die, nobody says so: look when its lock has ended.
-		c.sched.soon(w.queue.ShardOf(wr.Resource), a.HeldFor)
+		c.sched.soon(w.queue.ShardOf(lane), a.HeldFor)
 	}
-	if out.Unattended {
-		w.warnUnattended(ctx)
+	if out.Unattended && w.said.first("unattended", "") {
+		w.log.WarnContext(ctx, "a write was deferred, but no process runs this queue: is a call of Run missing?")
 	}
 	if err != nil {
 		return out, doubt(err)
@@ -122,34 +133,37 @@ func (w *Worker) deferred(ctx context.Context, wr deferral.Write, a *deferral.Ad
 	return out, nil
 }
 
-// warnUnattended says, once a minute at the most, that Run is missing.
-func (w *Worker) warnUnattended(ctx context.Context) {
-	now, last := time.Now().UnixNano(), w.unattended.Load()
-	if now-last > int64(time.Minute) && w.unattended.CompareAndSwap(last, now) {
-		w.log.WarnContext(ctx, "a write was deferred, but no process runs this queue: is a call of Run missing?")
+// warnEndless says that a lane is blocked by a lock without an end.
+func (w *Worker) warnEndless(ctx context.Context, lane string) {
+	if w.said.first("endless", lane) {
+		w.log.ErrorContext(ctx, "a lock has no end; its lane waits until an operator frees it", "resource", lane)
 	}
 }
 
-// direct runs an admitted write in the caller's goroutine.
-func (w *Worker) direct(ctx context.Context, k *kind, t *deferral.Turn, wr deferral.Write, v any) (Outcome, error) {
+// direct runs a write that was admitted, after the time of took, in the caller's
+// goroutine.
+func (w *Worker) direct(ctx context.Context, k *kind, t *deferral.Turn, wr deferral.Write, v any, took time.Duration) (Outcome, error) {
 	d := t.Direct(wr)
 	fctx, stop := underLease(ctx, t.Lease())
 	returned := false
 	defer func() {
 		stop()
-		if !returned { // the function ended the goroutine
+		if !returned { // the function, or the observer, ended the goroutine
 			_, _ = w.leave(ctx, t, nil)
 		}
 	}()
+	w.observe(ctx, Event{Type: EventAdmitted, Kind: k.name, Resource: wr.Resource, ID: wr.ID, Direct: true, Took: took})
 	err := w.call(fctx, k, t, []*deferral.Delivery{d}, []any{v}, true)
 	returned = true
+	lost := errors.Is(context.Cause(fctx), lock.ErrLost)
+	stop() // before the lease ends, which would else be told in a goroutine
 	if err == nil {
 		if _, lerr := w.leave(ctx, t, nil); lerr != nil {
 			w.log.WarnContext(ctx, "a write has run, but its lock could not be given back; it expires", "resource", wr.Resource, "error", lerr)
 		}
 		return Outcome{Ran: true, ID: wr.ID}, nil
 	}
-	if !w.cfg.DeferFailures || IsPermanent(err) || errors.Is(context.Cause(fctx), lock.ErrLost) {
+	if !w.cfg.DeferFailures || IsPermanent(err) || lost || w.cfg.MaxAttempts == 1 {
 		_, _ = w.leave(ctx, t, nil)
 		return Outcome{ID: wr.ID}, err
 	}
@@ -185,8 +199,7 @@ func (w *Worker) leave(ctx context.Context, t *deferral.Turn, vs []deferral.Verd
 	if hand {
 		st.Next = w.cfg.Batch
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settling)
-	defer cancel()
+	ctx = script.Until(context.WithoutCancel(ctx), time.Now().Add(settling))
 	s, err := t.Settle(ctx, st)
 	switch {
 	case err != nil:

@@ -23,6 +23,9 @@ type drain struct {
 	// running is how many behind them are in their function now.
 	verdicts []deferral.Verdict
 	running  int
+
+	// events are what the verdicts mean, told when Redis has carried them out.
+	events []Event
 }
 
 // run works until the lane is empty or the lock is given back.
@@ -49,11 +52,11 @@ func (d *drain) run() {
 
 // batch runs the turn's deliveries in order, until one of them stops the lane.
 func (d *drain) batch() {
-	d.verdicts = d.verdicts[:0]
+	d.verdicts, d.events = d.verdicts[:0], d.events[:0]
 	ctx, stop := underLease(d.crew.ctx, d.turn.Lease())
 	defer stop()
 	ds := d.turn.Deliveries()
-	for i, on := 0, true; on && i < len(ds) && ctx.Err() == nil; i = len(d.verdicts) {
+	for i, on := 0, true; on && i < len(ds) && d.may(ctx); i = len(d.verdicts) {
 		on = d.next(ctx, ds[i:])
 	}
 	for _, rest := range ds[len(d.verdicts):] {
@@ -61,16 +64,22 @@ func (d *drain) batch() {
 	}
 }
 
+// may tells whether another function may begin.
+func (d *drain) may(ctx context.Context) bool { return ctx.Err() == nil && !d.crew.closing() }
+
 // next runs the first of ds, with those behind it that the same function can
 // take along, and tells whether the lane goes on.
 func (d *drain) next(ctx context.Context, ds []*deferral.Delivery) bool {
 	k, v, err := d.w.decode(ds[0])
 	if err != nil {
-		d.w.log.WarnContext(ctx, "a write cannot be run by this process", "resource", ds[0].Resource, "id", ds[0].ID, "error", err)
-		return d.judged(ctx, unreadable(ds[0], err), err)
+		if d.w.said.first("unreadable", ds[0].Resource+" "+ds[0].ID) {
+			d.w.log.WarnContext(ctx, "a write cannot be run by this process", "resource", ds[0].Resource, "id", ds[0].ID, "error", err)
+		}
+		return d.judged(unreadable(ds[0], err), err)
 	}
 	if ds[0].Attempt > d.w.cfg.MaxAttempts {
-		return d.judged(ctx, d.w.exhausted(ds[0]), errors.New(d.w.exhausted(ds[0]).Cause))
+		v := d.w.exhausted(ds[0])
+		return d.judged(v, errors.New(v.Cause))
 	}
 	vs := []any{v}
 	for k.batch && len(vs) < len(ds) {
@@ -90,10 +99,7 @@ func (d *drain) one(ctx context.Context, k *kind, w *deferral.Delivery, v any) b
 	d.running = 1
 	err := d.w.call(ctx, k, d.turn, []*deferral.Delivery{w}, []any{v}, false)
 	d.running = 0
-	if err != nil && marksOf(err).applied > 0 {
-		err = nil
-	}
-	return d.judged(ctx, d.w.judge(ctx, w, err), err)
+	return d.judged(d.w.judge(ctx, w, err), err)
 }
 
 // several runs a batch. When it fails, what did not take effect is run again
@@ -104,22 +110,21 @@ func (d *drain) several(ctx context.Context, k *kind, ds []*deferral.Delivery, v
 	d.running = 0
 	done := len(ds)
 	if err != nil {
-		done = min(marksOf(err).applied, len(ds))
+		done = marksOf(err).applied
 	}
 	for _, w := range ds[:done] {
-		d.judged(ctx, deferral.Verdict{Delivery: w, Fate: deferral.Done}, nil)
+		d.judged(deferral.Verdict{Delivery: w, Fate: deferral.Done}, nil)
 	}
 	for i := done; i < len(ds); i++ {
-		if ctx.Err() != nil || !d.one(ctx, k, ds[i], vs[i]) {
+		if !d.may(ctx) || !d.one(ctx, k, ds[i], vs[i]) {
 			return false
 		}
 	}
 	return true
 }
 
-// judged notes a verdict, tells the observer, and tells whether the lane goes
-// on behind the write.
-func (d *drain) judged(ctx context.Context, v deferral.Verdict, err error) bool {
+// judged notes a verdict, and tells whether the lane goes on behind the write.
+func (d *drain) judged(v deferral.Verdict, err error) bool {
 	d.verdicts = append(d.verdicts, v)
 	e := eventOf("", v.Delivery)
 	e.Rest, e.Err = v.Rest, err
@@ -131,27 +136,41 @@ func (d *drain) judged(ctx context.Context, v deferral.Verdict, err error) bool 
 		e.Type = EventRetried
 	case deferral.Return:
 		e.Type = EventReturned
-	case deferral.Buried, deferral.Halted:
+	case deferral.Buried:
 		e.Type = EventBuried
-		if v.Fate == deferral.Halted {
-			e.Type = EventHalted
-		}
-		d.w.log.ErrorContext(ctx, "a write is given up", "fate", string(e.Type), "kind", e.Kind, "resource", e.Resource,
-			"id", e.ID, "attempt", e.Attempt, "error", err)
+	case deferral.Halted:
+		e.Type = EventHalted
 	}
-	d.w.observe(ctx, e)
+	d.events = append(d.events, e)
 	return v.Fate == deferral.Aside || v.Fate == deferral.Buried
+}
+
+// tell says what became of the writes, now that Redis knows. If the lock was not
+// held any more, it has left those that failed to whoever runs them next.
+func (d *drain) tell(ctx context.Context, held bool) {
+	for _, e := range d.events {
+		switch {
+		case !held && e.Type != EventReturned:
+			e.Type, e.Rest = EventLost, 0
+		case e.Type == EventBuried, e.Type == EventHalted:
+			d.w.log.ErrorContext(ctx, "a write is given up", "fate", string(e.Type), "kind", e.Kind, "resource", e.Resource,
+				"id", e.ID, "attempt", e.Attempt, "error", e.Err)
+		}
+		d.w.observe(ctx, e)
+	}
+	d.events = d.events[:0]
 }
 
 // exited is what is left to say when a function has ended the goroutine.
 func (d *drain) exited() {
-	ctx := d.crew.ctx
+	ctx, stop := underLease(d.crew.ctx, d.turn.Lease())
+	defer stop()
 	for i, w := range d.turn.Deliveries()[len(d.verdicts):] {
 		v := deferral.Verdict{Delivery: w, Fate: deferral.Return}
 		if i < d.running {
 			v = d.w.judge(ctx, w, errExited)
 		}
-		d.judged(ctx, v, errExited)
+		d.judged(v, errExited)
 	}
 }
 
@@ -169,13 +188,20 @@ func (d *drain) settle(next int, goOn deferral.GoOn) (more bool, err error) {
 		s, err := d.turn.Settle(ctx, st)
 		cancel()
 		if err == nil {
+			d.verdicts = d.verdicts[:0]
+			d.tell(base, s.Held)
 			return s.More, nil
 		}
 		if lease.Context().Err() != nil || d.crew.ctx.Err() != nil {
 			lease.End()
+			d.crew.failed(err)
 			d.w.log.WarnContext(base, "what became of some writes could not be reported; they are delivered again",
 				"resource", d.turn.Resource(), "writes", len(st.Verdicts), "error", err)
 			return false, err
+		}
+		if n == 1 {
+			d.w.log.WarnContext(base, "what became of some writes could not be reported yet; trying again",
+				"resource", d.turn.Resource(), "writes", len(st.Verdicts), "error", err)
 		}
 		sleep(lease.Context(), nil, script.Backoff(n))
 	}

@@ -32,7 +32,9 @@ type Event struct {
 	Resource string
 	ID       string
 
-	Direct  bool          // in Do, not in Run
+	Direct     bool // in Do, not in Run
+	Unattended bool // it was deferred although no process runs the queue
+
 	Attempt int           // which start of the write
 	Batch   int           // how many writes the function got at once
 	Why     deferral.Why  // why it was deferred

@@ -32,8 +32,9 @@ type Kind[T any] struct {
 	Codec Codec
 }
 
-// alone is a resource that no user can name.
-const alone = "\x00"
+// alone is a resource that no user can name, not even one who reads this: where
+// resources come from outside, a known name would be a way round the lock.
+var alone = "\x00" + uuid.NewString()
 
 // Alone is the Resource of a [Kind] whose writes need no lock: each stands in a
 // lane of its own.
@@ -41,7 +42,8 @@ func Alone[T any](T) string { return alone }
 
 // Codec makes bytes of a value and back. Unmarshal must refuse what it does not
 // fully understand: a write that it misread would be done wrongly, one that it
-// refuses waits for a process that understands it. A codec may encrypt.
+// refuses waits for a process that understands it, and the error, which is
+// logged, should not have values in it. A codec may encrypt.
 type Codec interface {
 	Marshal(v any) ([]byte, error)
 	Unmarshal(data []byte, v any) error
@@ -91,12 +93,28 @@ func (strictJSON) Unmarshal(data []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
-		return err
+		return discreet(err, data, v)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("something follows the value")
 	}
 	return nil
+}
+
+// discreet says what is wrong with data without its values: the error will be
+// logged. Names of fields are no values.
+func discreet(err error, data []byte, v any) error {
+	var fit *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	switch {
+	case errors.As(err, &fit):
+		return fmt.Errorf("field %q, at byte %d, does not fit %v", fit.Field, fit.Offset, fit.Type)
+	case errors.As(err, &syntax), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+		return err
+	case json.Unmarshal(data, v) == nil:
+		return err // nothing is wrong but a field that is not known
+	}
+	return fmt.Errorf("an UnmarshalJSON or UnmarshalText in %T refused its part", v)
 }
 
 // kind is a Kind without its type.
@@ -122,7 +140,8 @@ func Wrap[T any](w *Worker, write func(context.Context, T) error, k Kind[T]) (*W
 		return nil, fmt.Errorf("worker: Wrap: kind %q has no function", k.Name)
 	}
 	return register(w, k, false, func(ctx context.Context, vs []any) error {
-		return write(ctx, vs[0].(T))
+		v, _ := vs[0].(T) // a nil that T, an interface, may be has no type to assert
+		return write(ctx, v)
 	})
 }
 
@@ -137,7 +156,7 @@ func WrapBatch[T any](w *Worker, write func(context.Context, []T) error, k Kind[
 	return register(w, k, true, func(ctx context.Context, vs []any) error {
 		ts := make([]T, len(vs))
 		for i, v := range vs {
-			ts[i] = v.(T)
+			ts[i], _ = v.(T)
 		}
 		return write(ctx, ts)
 	})

@@ -11,10 +11,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	deferral "github.com/deferlock/deferlock/defer"
+	"github.com/deferlock/deferlock/internal/keyspace"
 )
 
 // Run runs the writes that were deferred, by any process, until ctx ends. Then
-// it lets what is running finish within Config.Grace, cancels what is not, gives
+// it begins no other, lets what is running finish within Config.Grace, cancels what is not, gives
 // the locks back and returns. A write cut off that way is not lost and not
 // counted. Trouble with Redis does not end Run: it says so once, slows down and
 // goes on. It returns nil after a clean stop, [ErrRunning] if this worker's Run
@@ -56,6 +57,7 @@ func (w *Worker) RunOnce(ctx context.Context) (int, error) {
 		select {
 		case <-drained:
 		case <-ctx.Done():
+			c.stop()
 			if !within(drained, w.cfg.Grace) {
 				c.cancel(ErrStopping)
 			}
@@ -65,13 +67,16 @@ func (w *Worker) RunOnce(ctx context.Context) (int, error) {
 	close(drained)
 	watch.Wait()
 	c.cancel(ErrStopping)
+	if err == nil {
+		err = c.failure()
+	}
 	return int(c.finished.Load()), err
 }
 
 func (w *Worker) fetchOnce(ctx context.Context, c *crew) error {
 	for shard := range w.queue.Shards() {
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return ended(ctx)
 		}
 		n := c.idle()
 		if n == 0 {
@@ -94,20 +99,26 @@ func (w *Worker) look(ctx context.Context, c *crew, shard, n int) (deferral.Due,
 	if err != nil {
 		return due, err
 	}
+	end := time.Now().Add(runnerWait)
 	for _, lane := range due.Lanes {
-		if c.reserve() {
+		if c.await(ctx, time.Until(end)) {
 			c.goEnter(lane)
 		}
 	}
 	for _, lane := range due.Endless {
-		w.log.ErrorContext(ctx, "a lock has no end; its lane waits until an operator frees it", "resource", lane)
+		w.warnEndless(ctx, lane)
 	}
 	for _, ref := range due.Torn {
-		w.log.ErrorContext(ctx, "a write for later has lost its payload and cannot run", "write", ref)
-		w.observe(ctx, Event{Type: EventTorn, ID: ref})
+		resource, id := keyspace.Split(ref)
+		w.log.ErrorContext(ctx, "a write for later has lost its payload and cannot run", "resource", resource, "id", id)
+		w.observe(ctx, Event{Type: EventTorn, Resource: resource, ID: id})
 	}
 	return due, nil
 }
+
+// runnerWait is how long lanes that were found due are kept for runners that
+// were free a moment ago: not longer than nobody else is given them.
+const runnerWait = time.Second
 
 // fetch looks at the shards as the schedule says, until ctx ends. It asks for as
 // many lanes as there are free runners.
@@ -148,7 +159,7 @@ func (w *Worker) fetch(ctx context.Context, c *crew) {
 // waitForRunner waits until a runner is free. Should that take long, the mark
 // that somebody runs this queue is renewed.
 func (w *Worker) waitForRunner(ctx context.Context, c *crew) {
-	if sleep(ctx, c.freed, w.interval()) {
+	if c.vacancy(ctx, w.interval()) {
 		return
 	}
 	for shard := range w.queue.Shards() {

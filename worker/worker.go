@@ -115,7 +115,8 @@ type Config struct {
 
 	// DeferFailures makes a direct write that fails go to the head of its lane,
 	// to be tried again; Do then reports it as deferred. By default its error
-	// goes to the caller of Do. A permanent error always does.
+	// goes to the caller of Do. A permanent error always does, and so does every
+	// one if MaxAttempts is 1.
 	DeferFailures bool
 
 	// Carry picks from the context of Do what travels with the write, such as a
@@ -221,8 +222,8 @@ type Worker struct {
 	// crew is the runners of a Run that is under way.
 	crew atomic.Pointer[crew]
 
-	// unattended is when it was last said that nobody runs the queue.
-	unattended atomic.Int64
+	// said is what was logged of late.
+	said said
 }
 
 // New returns a worker that keeps its locks and its queue in rdb. It sends

@@ -37,6 +37,9 @@ func (a *audit) complain(shard, format string, args ...any) {
 // its life-time.
 func (a *audit) sort(k key) {
 	id, rest, ok := strings.Cut(strings.TrimPrefix(k.name, a.prefix), "}:")
+	if ok && strings.Contains(id, ":") {
+		return // of another name, which begins like this one and goes on with a colon
+	}
 	if _, isNumber := number(id); !ok || !isNumber {
 		a.complain("?", "unknown key %q", k.name)
 		return

@@ -105,8 +105,8 @@ func Run(ctx context.Context, c redis.UniversalClient, s *Script, keys []string,
 func RunWait(ctx context.Context, c redis.UniversalClient, s *Script, w Wait, keys []string, args ...any) (Reply, error) {
 	unclear := false
 	for n := 1; ; n++ {
-		if ctx.Err() != nil {
-			return Reply{}, failed(ended(ctx), unclear)
+		if err := over(ctx); err != nil {
+			return Reply{}, failed(err, unclear)
 		}
 		r, written, err := send(ctx, c, w, "evalsha", s.sha, keys, args)
 		if redis.HasErrorPrefix(err, "NOSCRIPT") {
@@ -210,6 +210,35 @@ func passes(err error, onCluster bool) bool {
 		return false
 	}
 	return true
+}
+
+// Until is context.WithDeadline without the timer: connections heed the deadline
+// and no attempt begins after it, but Done is ctx's. For calls that are nearly
+// always over long before.
+func Until(ctx context.Context, deadline time.Time) context.Context {
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		return ctx
+	}
+	return until{ctx, deadline}
+}
+
+type until struct {
+	context.Context
+	deadline time.Time
+}
+
+// Deadline returns the earlier deadline.
+func (u until) Deadline() (time.Time, bool) { return u.deadline, true }
+
+// over says why no attempt should begin.
+func over(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 // ended is why ctx has ended, with its cause if that says more.

@@ -18,16 +18,16 @@ import (
 	"github.com/deferlock/deferlock/internal/script"
 )
 
-// clear fails unless err says that nothing was carried out.
-func clear(t *testing.T, err error) {
+// wantClear fails unless err says that nothing was carried out.
+func wantClear(t *testing.T, err error) {
 	t.Helper()
 	if err == nil || errors.Is(err, script.ErrUnclear) {
 		t.Errorf("%v, want an error that leaves nothing unclear", err)
 	}
 }
 
-// unclear fails unless err says that the script may have been carried out.
-func unclear(t *testing.T, err error) {
+// wantUnclear fails unless err says that the script may have been carried out.
+func wantUnclear(t *testing.T, err error) {
 	t.Helper()
 	if !errors.Is(err, script.ErrUnclear) {
 		t.Errorf("%v, want ErrUnclear", err)
@@ -45,12 +45,12 @@ func TestServerDownFromTheBeginningIsClear(t *testing.T) {
 		p := redistest.NewProxy(t, s)
 		direct, through := s.Client(t), p.Client(t)
 		s.Kill(t)
-		clear(t, run(t, direct))
+		wantClear(t, run(t, direct))
 		// The proxy accepts a connection and cuts it, as a load balancer does
 		// that has nobody behind it. This EOF was taken for a lost reply.
-		clear(t, run(t, through))
+		wantClear(t, run(t, through))
 		_, err := script.RunWait(t.Context(), through, count, script.Wait{Replicas: 1}, []string{key})
-		clear(t, err)
+		wantClear(t, err)
 	})
 }
 
@@ -71,7 +71,7 @@ func TestReplyLostAndThenTheServerGoneIsUnclear(t *testing.T) {
 		gone.Store(true)
 		p.DropReply(count.Hash(), 1)
 		err := run(t, c)
-		unclear(t, err)
+		wantUnclear(t, err)
 		if !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("%v does not say how the last attempt ended", err)
 		}
@@ -89,7 +89,7 @@ func TestReplyLostAndThenRefusedIsUnclear(t *testing.T) {
 		known(t, c, refuses)
 		p.DropReply(refuses.Hash(), 1)
 		_, err := script.Run(t.Context(), c, refuses, []string{key})
-		unclear(t, err)
+		wantUnclear(t, err)
 	})
 }
 
@@ -100,7 +100,7 @@ func TestRefusalIsClearAndNotRepeated(t *testing.T) {
 		known(t, c, count)
 		c.LPush(t.Context(), key, "a list")
 		p.Reset()
-		clear(t, run(t, c))
+		wantClear(t, run(t, c))
 		if n := p.RoundTrips(); n != 1 {
 			t.Errorf("a wrong type was tried %d times", n)
 		}
@@ -121,7 +121,7 @@ func TestFullMemoryIsClear(t *testing.T) {
 	known(t, c, count)
 	config(t, s, "maxmemory", "1")
 	err := run(t, c)
-	clear(t, err)
+	wantClear(t, err)
 	if !redis.HasErrorPrefix(err, "OOM") {
 		t.Errorf("%v, want Redis's OOM", err)
 	}
@@ -132,13 +132,13 @@ func TestMissingRightsAreClear(t *testing.T) {
 	config(t, s, "requirepass", "secret")
 	bare := s.Client(t)
 	err := run(t, bare)
-	clear(t, err)
+	wantClear(t, err)
 	if !redis.HasErrorPrefix(err, "NOAUTH") {
 		t.Errorf("without a password: %v", err)
 	}
 	wrong := s.ClientWith(t, func(o *redis.Options) { o.Password = "wrong" })
 	err = run(t, wrong)
-	clear(t, err)
+	wantClear(t, err)
 	if !redis.HasErrorPrefix(err, "WRONGPASS") {
 		t.Errorf("with a wrong password: %v", err)
 	}
@@ -147,7 +147,7 @@ func TestMissingRightsAreClear(t *testing.T) {
 	if set.Err() != nil {
 		t.Fatal(set.Err())
 	}
-	clear(t, run(t, s.ClientWith(t, func(o *redis.Options) { o.Username, o.Password = "u", "u" })))
+	wantClear(t, run(t, s.ClientWith(t, func(o *redis.Options) { o.Username, o.Password = "u", "u" })))
 }
 
 func TestReplicaThatMayNotWriteIsTriedAgainAndClear(t *testing.T) {
@@ -155,7 +155,7 @@ func TestReplicaThatMayNotWriteIsTriedAgainAndClear(t *testing.T) {
 	p := redistest.NewProxy(t, s)
 	c := p.Client(t)
 	err := run(t, c)
-	clear(t, err)
+	wantClear(t, err)
 	if !redis.IsReadOnlyError(err) {
 		t.Errorf("%v, want READONLY", err)
 	}
@@ -165,8 +165,12 @@ func TestReplicaThatMayNotWriteIsTriedAgainAndClear(t *testing.T) {
 	arrived, release := hold(p, 3)
 	result := make(chan error, 1)
 	go func() { result <- run(t, c) }()
-	<-arrived
-	if err := s.Client(t).SlaveOf(t.Context(), "NO", "ONE").Err(); err != nil {
+	select {
+	case <-arrived:
+	case err := <-result:
+		t.Fatalf("given up before the third attempt: %v", err)
+	}
+	if err := s.Client(t).ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
 		t.Error(err)
 	}
 	release()
@@ -193,7 +197,7 @@ func TestClosedClientIsClearAtOnce(t *testing.T) {
 		c := s.Client(t)
 		c.Close()
 		err := run(t, c)
-		clear(t, err)
+		wantClear(t, err)
 		if !errors.Is(err, redis.ErrClosed) {
 			t.Errorf("%v, want ErrClosed", err)
 		}
@@ -211,14 +215,14 @@ func TestPoolThatStaysFullIsClear(t *testing.T) {
 		go func() { first <- run(t, c) }()
 		<-arrived
 		err := run(t, c)
-		clear(t, err)
+		wantClear(t, err)
 		if !errors.Is(err, redis.ErrPoolTimeout) {
 			t.Errorf("%v, want ErrPoolTimeout", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
 		_, err = script.Run(ctx, c, count, []string{key})
-		clear(t, err) // it waited for a connection only
+		wantClear(t, err) // it waited for a connection only
 		release()
 		if err := <-first; err != nil {
 			t.Error(err)
@@ -241,7 +245,7 @@ func TestDialIntoABlackHoleIsClearAndEndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
 		defer cancel()
 		_, err := script.Run(ctx, c, count, []string{key})
-		clear(t, err)
+		wantClear(t, err)
 		if took := time.Since(began); took != 700*time.Millisecond || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v after %v, want DeadlineExceeded after 700ms", err, took)
 		}
@@ -265,7 +269,7 @@ func TestFailedTLSIsClearAndNotRepeated(t *testing.T) {
 		})
 		defer c.Close()
 		err := run(t, c)
-		clear(t, err)
+		wantClear(t, err)
 		var cert *tls.CertificateVerificationError
 		if !errors.As(err, &cert) {
 			t.Errorf("%v, want a certificate's", err)
@@ -280,7 +284,7 @@ func TestFailedTLSIsClearAndNotRepeated(t *testing.T) {
 				o.TLSConfig = &tls.Config{InsecureSkipVerify: true}
 				o.DialTimeout = 50 * time.Millisecond // a Redis waits for the rest of the line
 			})
-			clear(t, run(t, c))
+			wantClear(t, run(t, c))
 		})
 	})
 	t.Run("plaintext client", func(t *testing.T) {
@@ -290,7 +294,7 @@ func TestFailedTLSIsClearAndNotRepeated(t *testing.T) {
 		defer srv.Close()
 		c := redis.NewClient(&redis.Options{Addr: srv.Listener.Addr().String(), DialerRetries: 1})
 		defer c.Close()
-		clear(t, run(t, c))
+		wantClear(t, run(t, c))
 	})
 }
 
@@ -315,7 +319,7 @@ func TestWhatAHookHoldsBackIsClear(t *testing.T) {
 		c.AddHook(breaker{})
 		for _, w := range []script.Wait{{}, {Replicas: 1}} {
 			_, err := script.RunWait(t.Context(), c, count, w, []string{key})
-			clear(t, err)
+			wantClear(t, err)
 			if !errors.Is(err, errOpen) {
 				t.Errorf("with %+v: %v, want the hook's error", w, err)
 			}

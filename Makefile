@@ -13,22 +13,26 @@ LINTER := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: redis ## get a redis-server if there is none, vet and test every module under the race detector
+test: redis postgres ## get a redis-server and PostgreSQL if there is none, vet and test every module under the race detector
 	@for m in $(MODULES); do \
 		echo "==> $$m: go vet, go test -race"; \
 		(cd "$$m" && go vet ./... && go test -race ./...); \
 	done
 
 .PHONY: race
-race: redis ## the library's tests five times over under the race detector, in random order
+race: redis postgres ## the library's tests five times over under the race detector, in random order
 	go test -race -count=5 -shuffle=on ./...
 
 .PHONY: redis
 redis: ## make sure that there is a redis-server
 	@scripts/redis
+
+.PHONY: postgres
+postgres: ## make sure that there are the programs of PostgreSQL, or a DATABASE_URL
+	@scripts/postgres
 
 .PHONY: lint
 lint: ## gofmt, go vet and golangci-lint (which it installs if it is missing)

@@ -1,7 +1,6 @@
 package deferral_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -290,11 +289,4 @@ func (b *bench) now() time.Time {
 		b.t.Fatal(err)
 	}
 	return now
-}
-
-// brief is a context for a call that is not expected to be answered.
-func (b *bench) brief() context.Context {
-	ctx, cancel := context.WithTimeout(b.t.Context(), 50*time.Millisecond)
-	b.t.Cleanup(cancel)
-	return ctx
 }

@@ -23,17 +23,20 @@ if mine and ARGV[i] then redis.call('PEXPIRE', LOCK, ttl) end -- needs no memory
 local c = ARGV[i] and read_clock(CLOCK)
 
 -- drop takes out what took effect. A write that is there again under its old ID
--- has another stamp, and stays.
+-- has another stamp, and stays. Of one that is nowhere a leave that was stopped
+-- half way may have left the rest.
 local function drop(ids, stamps)
   local gone, payloads, refs = {}, {}, {}
   for k, s in ipairs(redis.call('ZMSCORE', LANE, unpack(ids))) do
-    if tonumber(s) == stamps[k] then
-      local ref = ref_of(ids[k])
-      gone[#gone + 1], refs[#refs + 1], payloads[#payloads + 1] = ids[k], ref, payload_of(ref)
+    local ref = ref_of(ids[k])
+    local there = tonumber(s) == stamps[k]
+    if there then gone[#gone + 1] = ids[k] end
+    if there or not (s or redis.call('ZSCORE', LATER, ref) or redis.call('ZSCORE', DEAD, ref)) then
+      refs[#refs + 1], payloads[#payloads + 1] = ref, payload_of(ref)
     end
   end
-  if not gone[1] then return end
-  redis.call('ZREM', LANE, unpack(gone))
+  if not refs[1] then return end
+  if gone[1] then redis.call('ZREM', LANE, unpack(gone)) end
   redis.call('DEL', unpack(payloads))
   redis.call('HDEL', TRIES, unpack(refs))
 end
@@ -94,7 +97,8 @@ while ARGV[i] do
     i = i + 7
   else
     local starts, rest, cause = tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), ARGV[i + 5]
-    local there = tonumber(redis.call('ZSCORE', LANE, id)) == s
+    local at = redis.call('ZSCORE', LANE, id)
+    local there = tonumber(at) == s
     local n, _, first, last = read_tries(redis.call('HGET', TRIES, ref), s)
     -- Whoever started it since, or ended this start already, has the say.
     if there and n == starts and last == token then
@@ -113,6 +117,8 @@ while ARGV[i] do
         write_tries(ref, n, 0, first, '!', cause)
         redis.call('HSET', PAUSED, NAME, cause)
       end
+    elseif verdict == 'bury' and not at and redis.call('ZSCORE', DEAD, ref) then
+      redis.call('HDEL', TRIES, ref) -- a leave that was stopped half way may have left it
     end
     i = i + 6
   end

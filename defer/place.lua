@@ -37,10 +37,16 @@ end
 -- oldest is the stamp of the lane's head, nil when it is empty.
 local function oldest() return redis.call('ZRANGE', LANE, 0, 0, 'WITHSCORES')[2] end
 
--- enlist stores a write and puts it at the place s of its lane. The lane comes
--- last: a script stopped before it has accepted nothing.
+-- may_place stops the script if the user may not add to a set. Once the payload is
+-- stored that is too late: whoever is refused need not repeat the call, and the
+-- payload would stay without a place. It changes nothing.
+local function may_place(set) redis.call('ZADD', set, 'XX', 0, '') end
+
+-- enlist stores a write and puts it at the place s of its lane. All that may be
+-- refused comes before the payload, for the reason above, and the lane last: a
+-- script stopped before it has accepted nothing.
 local function enlist(id, write, envelope, s)
-  redis.call('SET', write, envelope)
+  may_place(LANE)
   local head = oldest()
   if head then
     indexed(head)
@@ -48,5 +54,6 @@ local function enlist(id, write, envelope, s)
     local moment = redis.call('HEXISTS', PAUSED, NAME) == 1 and FAR or s
     redis.call('ZADD', DUE, 'LT', int(moment), NAME)
   end
+  redis.call('SET', write, envelope)
   redis.call('ZADD', LANE, 'NX', int(s), id)
 end

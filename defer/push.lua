@@ -20,6 +20,7 @@ local c = read_clock(CLOCK)
 local moment = math.max(c.now + delay, at)
 if moment > c.now then
   local s = stamp(c, 0) -- so that a clock set back is noticed from here on
+  may_place(LATER)
   redis.call('SET', write, envelope)
   redis.call('ZADD', LATER, int(moment), ref)
   nudge(moment - s)

@@ -207,10 +207,18 @@ func (w *Worker) listen(ctx context.Context, s *schedule) {
 	sub := w.rdb.Subscribe(ctx, channels...)
 	unhook := context.AfterFunc(ctx, func() { _ = sub.Close() })
 	defer unhook()
-	for m := range sub.Channel(redis.WithChannelHealthCheckInterval(nudgeCheck)) {
-		us, err := strconv.ParseInt(m.Payload, 10, 64)
-		if i, ok := shard[m.Channel]; ok && err == nil && us >= 0 {
-			s.soon(i, min(time.Duration(us)*time.Microsecond, w.interval()))
+	for v := range sub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(nudgeCheck)) {
+		switch m := v.(type) {
+		case *redis.Subscription:
+			// What was said before, or while the connection was broken, is lost.
+			if i, ok := shard[m.Channel]; ok {
+				s.soon(i, 0)
+			}
+		case *redis.Message:
+			us, err := strconv.ParseInt(m.Payload, 10, 64)
+			if i, ok := shard[m.Channel]; ok && err == nil && us >= 0 {
+				s.soon(i, min(time.Duration(us)*time.Microsecond, w.interval()))
+			}
 		}
 	}
 }

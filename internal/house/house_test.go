@@ -107,7 +107,7 @@ func TestLayersPointDownwardsAndTestsStayOutside(t *testing.T) {
 	const lock, deferral, worker = module + "/lock", module + "/defer", module + "/worker"
 	above := map[string][]string{lock: {deferral, worker}, deferral: {worker}}
 	testCode := []string{
-		"testing", "net/http/httptest", module + "/internal/redistest", "github.com/alicebob/miniredis",
+		"testing", "net/http/httptest", module + "/internal/redistest", module + "/internal/pgtest", "github.com/alicebob/miniredis",
 		"go.uber.org/goleak", "pgregory.net/rapid", "github.com/ory/dockertest", "github.com/stretchr/testify",
 	}
 	for _, p := range packages(t) {

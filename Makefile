@@ -43,5 +43,13 @@ fuzz: redis ## every fuzz target for a short while (FUZZTIME=10s)
 	@scripts/fuzz '$(FUZZTIME)' $(MODULES)
 
 .PHONY: demo
-demo: ## the example: writes to Postgres, some of them deferred
-	cd examples/pgwriter && go run .
+demo: ## the example: writes to Postgres, some of them deferred, some processes killed (ARGS=-naive, ARGS=-h)
+	cd examples/pgwriter && go run . $(ARGS)
+
+# How long `make torture` goes on, and which scenario it is (0: a new one).
+TIME ?= 5m
+SEED ?= 0
+
+.PHONY: torture
+torture: redis postgres ## faults of all kinds at random, then one table (TIME=5m SEED=0)
+	cd integration && go test -count=1 -timeout 0 -v ./torture -args -time $(TIME) -seed $(SEED)

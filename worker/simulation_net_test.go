@@ -252,14 +252,14 @@ func (w *world) drawFor(f flight) luck {
 // send has a flight delivered, or not.
 func (w *world) send(f flight) {
 	l, p := f.link, f.link.process
-	d := w.drawFor(f)
-	delay := d.delay
 	w.mu.Lock()
 	dead, closed, paused := p.dead, l.closed, time.Until(p.pausedUntil)
 	w.mu.Unlock()
 	if dead || closed {
-		return
+		return // and nothing is drawn: whether its last bytes were still read is chance
 	}
+	d := w.drawFor(f)
+	delay := d.delay
 	w.say("%s", f.name)
 	drop, lose := false, false
 	if w.troubled {

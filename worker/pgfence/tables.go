@@ -62,7 +62,7 @@ type Statements struct {
 func SQL() Statements {
 	return Statements{
 		Schema: schemaSQL,
-		Fence: fenceSQL, Limits: limitsSQL, Seen: seenSQL,
+		Fence:  fenceSQL, Limits: limitsSQL, Seen: seenSQL,
 		Record: recordSQL, RecordBatch: recordBatchSQL, Recorded: recordedSQL,
 	}
 }

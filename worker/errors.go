@@ -27,8 +27,8 @@ var (
 	ErrRunning = errors.New("worker: Run is under way already")
 
 	// ErrAbandoned is returned by Run when writes ignored the end of their
-	// context and are still running. Their locks are not given back; they
-	// expire.
+	// context and are still running. Their locks are kept until they return, or
+	// MaxHold has passed, or the process ends and the locks expire.
 	ErrAbandoned = errors.New("worker: writes ignored the end of their context")
 )
 

@@ -12,6 +12,8 @@ type EventType string
 
 // What can happen to a write. A deferred write is admitted once, then started
 // and ended until it is done or dead; a direct one is admitted, started, ended.
+// What becomes of a write that failed is told when Redis has carried it out: the
+// next start, in another goroutine or process, may be told before that.
 const (
 	EventAdmitted EventType = "admitted" // Do may run it now
 	EventDeferred EventType = "deferred" // it was put into the queue: by Do, by Push, or because it failed in Do

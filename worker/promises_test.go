@@ -244,7 +244,10 @@ func TestLossOfTheLockIsNotAnAttempt(t *testing.T) {
 		}
 		lost := []worker.EventType{worker.EventStarted, worker.EventEnded, worker.EventLost, worker.EventReturned}
 		want := slices.Concat([]worker.EventType{worker.EventDeferred}, lost, lost, lost[:2])
-		if got := v.of("1"); !slices.Equal(got, want) {
+		got := v.of("1")
+		slices.Sort(got) // that it was returned is told when the next runner may have it already
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
 			t.Errorf("events %v, want %v", got, want)
 		}
 		empty(t, rdb, w)

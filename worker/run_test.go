@@ -280,7 +280,7 @@ func TestWhatTheNudgesMissedThePollingFinds(t *testing.T) {
 		runs := newWorker(t, p.Client(t), worker.Config{})
 		var b book
 		wrap(t, runs, b.write)
-		p.RefuseRequest("subscribe", 1<<30)
+		p.RefuseRequest("{w:0}:nudge", 1<<30)
 		start(t, runs)
 		time.Sleep(12 * time.Second)
 		push(t, x, entry{To: "a", ID: "1"})
@@ -304,7 +304,7 @@ func TestNothingIsMissedWhileTheNudgesAreSubscribedTo(t *testing.T) {
 		var b book
 		w := newWorker(t, p.Client(t), worker.Config{Poll: time.Hour})
 		x := wrap(t, w, b.write)
-		_, release := p.HoldRequest("subscribe")
+		_, release := p.HoldRequest("{w:0}:nudge") // the check of the set-up subscribes too
 		start(t, w)
 		synctest.Wait()
 		push(t, x, entry{To: "a", ID: "1"})

@@ -59,6 +59,14 @@ func onBoth(t *testing.T, cfg deferral.Config, f func(t *testing.T, b *bench)) {
 	})
 }
 
+// manyKeys prepares a miniredis for many keys: at every command it would look at
+// all of them for what has expired. Nothing expires any more.
+func (b *bench) manyKeys() {
+	if m := b.s.Mini(); m != nil {
+		m.ClockTTL(false)
+	}
+}
+
 func (b *bench) audit() {
 	b.t.Helper()
 	redistest.Audit(b.t, b.rdb, b.cfg.Name)

@@ -120,11 +120,13 @@ type Config struct {
 
 	// Replicas is the durability level. 0, the default, is "stored": a push
 	// counts when the server asked has it. n is "replicated": a push counts
-	// when n replicas have acknowledged it too.
+	// when n replicas have acknowledged it too. A failover to a replica that is
+	// not among those n still loses it: set it to the number of replicas that
+	// could be promoted, and know that nothing is accepted while one is down.
 	Replicas int
 
 	// ReplicaTimeout is how long a push waits for Replicas. Default 1 s; it
-	// must be shorter than the client's ReadTimeout.
+	// must be shorter than LockTTL and the client's ReadTimeout.
 	ReplicaTimeout time.Duration
 }
 
@@ -165,6 +167,9 @@ func (c Config) validate() (Config, error) {
 		return c, fmt.Errorf("deferral: Config.MaxDead is %d: want 0 (any number) or more", c.MaxDead)
 	case c.Replicas < 0 || c.Replicas > 16:
 		return c, fmt.Errorf("deferral: Config.Replicas is %d: want 0 to 16", c.Replicas)
+	case c.Replicas > 0 && c.ReplicaTimeout >= c.LockTTL:
+		// A lock that is got after its life is none.
+		return c, fmt.Errorf("deferral: Config.ReplicaTimeout is %v: want less than LockTTL, %v", c.ReplicaTimeout, c.LockTTL)
 	case c.ReplicaTimeout < time.Millisecond || c.ReplicaTimeout > maxReplica:
 		return c, fmt.Errorf("deferral: Config.ReplicaTimeout is %v: want 1ms to %v", c.ReplicaTimeout, maxReplica)
 	}

@@ -86,6 +86,7 @@ func TestPopGivesWhatWasPushedAtLeastPreviousAgo(t *testing.T) {
 func TestTwoThatPopAtOnceNeverGetTheSameWrite(t *testing.T) {
 	onBoth(t, deferral.Config{}, func(t *testing.T, b *bench) {
 		const writes = 100
+		b.manyKeys()
 		for i := range writes {
 			resource := ""
 			if i%2 == 0 {

@@ -38,8 +38,8 @@ type Due struct {
 // oldest write of each has waited for lookback. Writes whose later has come
 // join their lanes first. Admissions are told for the time of mark, if it is
 // not zero, that somebody runs this queue. What it costs does not depend on how
-// many writes wait.
-func (q *Queue) Due(ctx context.Context, shard, n int, lookback, mark time.Duration) (Due, error) {
+// many writes wait. The lanes of skip are left to others.
+func (q *Queue) Due(ctx context.Context, shard, n int, lookback, mark time.Duration, skip ...string) (Due, error) {
 	if shard < 0 || shard >= q.cfg.Shards {
 		return Due{}, fmt.Errorf("%w: shard %d of %d", ErrInvalid, shard, q.cfg.Shards)
 	}
@@ -51,8 +51,12 @@ func (q *Queue) Due(ctx context.Context, shard, n int, lookback, mark time.Durat
 	if shard == 0 {
 		keys = append(keys, q.space.ShardsKey())
 	}
-	r, err := script.Run(ctx, q.rdb, takeScript, keys, h.Prefix, min(max(n, 0), MaxBatch), lookback.Microseconds(),
-		mark.Milliseconds(), reservation.Microseconds(), passOver, moveLater, q.cfg.Shards)
+	args := []any{h.Prefix, min(max(n, 0), MaxBatch), lookback.Microseconds(), mark.Milliseconds(),
+		reservation.Microseconds(), passOver + len(skip), moveLater, q.cfg.Shards}
+	for _, lane := range skip {
+		args = append(args, lane)
+	}
+	r, err := script.Run(ctx, q.rdb, takeScript, keys, args...)
 	if err != nil {
 		return Due{}, fmt.Errorf("deferral: look for due lanes: %w", err)
 	}

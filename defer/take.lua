@@ -3,6 +3,7 @@
 -- ARGV: 1 what every key of the shard begins with  2 most lanes  3 lookback in us
 --       4 life of the mark that somebody runs the queue, in ms (0: none)  5 reservation in us
 --       6 how many locked lanes to pass over  7 most writes to move from later  8 number of shards
+--       then lanes to leave to others
 -- Reply: {us until the next look is worth while (-1: unknown), lanes, lanes whose lock has no end, torn references}
 local due, later, clock, alive, paused = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local prefix, most, lookback = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -37,6 +38,9 @@ for _, ref in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', int(c.now), 'LIM
   redis.call('ZREM', later, ref)
 end
 
+local skip = {}
+for i = 9, #ARGV do skip[ARGV[i]] = true end
+
 local found, endless = {}, {}
 local names = redis.call('ZRANGEBYSCORE', due, '-inf', int(c.now - lookback), 'LIMIT', 0, most + pass)
 -- Should Redis's clock be set back, no moment that is written here may lie ahead
@@ -48,7 +52,8 @@ for _, name in ipairs(names) do
     rest = true
     break
   end
-  if redis.call('EXISTS', prefix .. 'lane:' .. name) == 0 then
+  if skip[name] then -- it stays due
+  elseif redis.call('EXISTS', prefix .. 'lane:' .. name) == 0 then
     redis.call('ZREM', due, name)
   else
     local life = redis.call('PTTL', prefix .. 'lock:' .. name)
@@ -65,8 +70,14 @@ end
 if rest or #names == most + pass then return { 0, found, endless, torn } end
 
 local next = -1
-local head = tonumber(redis.call('ZRANGE', due, 0, 0, 'WITHSCORES')[2])
-if head and head < FAR then next = math.max(head + lookback - c.now, 0) end
-head = tonumber(redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2])
+local heads = redis.call('ZRANGE', due, 0, #ARGV - 8, 'WITHSCORES') -- one of them is not skipped
+for i = 1, #heads, 2 do
+  local head = tonumber(heads[i + 1])
+  if not skip[heads[i]] then
+    if head < FAR then next = math.max(head + lookback - c.now, 0) end
+    break
+  end
+end
+local head = tonumber(redis.call('ZRANGE', later, 0, 0, 'WITHSCORES')[2])
 if head and (next < 0 or head - c.now < next) then next = math.max(head - c.now, 0) end
 return { int(next), found, endless, torn }

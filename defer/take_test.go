@@ -26,6 +26,7 @@ func TestHotLaneIsOneCandidate(t *testing.T) {
 
 func TestLockedLanesDoNotHideAFreeOne(t *testing.T) {
 	onBoth(t, deferral.Config{}, func(t *testing.T, b *bench) {
+		b.manyKeys()
 		lock := func(from, to int) {
 			for i := from; i < to; i++ {
 				lane := fmt.Sprint("locked ", i)
@@ -198,6 +199,7 @@ func TestWriteInALaneThatLostItsPayloadIsReportedAndGone(t *testing.T) {
 
 func TestMoreWritesForLaterThanOneLookMovesAreAllDelivered(t *testing.T) {
 	onBoth(t, deferral.Config{}, func(t *testing.T, b *bench) {
+		b.manyKeys()
 		for i := range 250 {
 			if _, err := b.q.Push(t.Context(), deferral.Write{ID: fmt.Sprint(i), Delay: time.Microsecond}); err != nil {
 				t.Fatal(err)

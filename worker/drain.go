@@ -75,6 +75,8 @@ func (d *drain) next(ctx context.Context, ds []*deferral.Delivery) bool {
 		if d.w.said.first("unreadable", ds[0].Resource+" "+ds[0].ID) {
 			d.w.log.WarnContext(ctx, "a write cannot be run by this process", "resource", ds[0].Resource, "id", ds[0].ID, "error", err)
 		}
+		d.w.left.leave(d.turn.Lane())
+		d.crew.sched.soon(d.w.queue.ShardOf(d.turn.Lane()), leaveFor)
 		return d.judged(unreadable(ds[0], err), err)
 	}
 	if ds[0].Attempt > d.w.cfg.MaxAttempts {

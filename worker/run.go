@@ -95,7 +95,7 @@ func (w *Worker) interval() time.Duration { return w.cfg.Poll * time.Duration(w.
 // look hands the due lanes of a shard, up to n, to free runners.
 func (w *Worker) look(ctx context.Context, c *crew, shard, n int) (deferral.Due, error) {
 	mark := max(3*w.interval(), 30*time.Second)
-	due, err := w.queue.Due(ctx, shard, n, w.cfg.Lookback, mark)
+	due, err := w.queue.Due(ctx, shard, n, w.cfg.Lookback, mark, w.left.lanes()...)
 	if err != nil {
 		return due, err
 	}

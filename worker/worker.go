@@ -219,6 +219,9 @@ type Worker struct {
 	mu    sync.RWMutex
 	kinds map[string]*kind
 
+	// left are the lanes whose next write this process cannot run.
+	left left
+
 	// crew is the runners of a Run that is under way.
 	crew atomic.Pointer[crew]
 

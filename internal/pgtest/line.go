@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -13,6 +14,10 @@ import (
 // Line is the way to the server that the connections of a pool take. It counts
 // what goes there, and can be cut where it hurts.
 type Line struct {
+	// Delay is how much longer an answer takes, as if the server were that far
+	// away. It is set before the line is used.
+	Delay time.Duration
+
 	mu      sync.Mutex // guards what follows
 	flights int
 	marker  []byte // nil: nothing is to be lost
@@ -57,6 +62,13 @@ type wire struct {
 	lose  bool // the answer is to be lost; guarded by line.mu
 }
 
+// waiting says that what was sent has not been answered yet.
+func (w *wire) waiting() bool {
+	w.line.mu.Lock()
+	defer w.line.mu.Unlock()
+	return w.asked
+}
+
 var errCut = errors.New("pgtest: the line was cut")
 
 // Write sends b.
@@ -77,6 +89,10 @@ func (w *wire) Write(b []byte) (int, error) {
 // Read returns what the server sent, unless that is to be lost.
 func (w *wire) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
+	if n > 0 && w.line.Delay > 0 && w.waiting() {
+		late := time.NewTimer(w.line.Delay)
+		<-late.C
+	}
 	w.line.mu.Lock()
 	defer w.line.mu.Unlock()
 	if n > 0 {

@@ -190,6 +190,27 @@ func TestJoinedTransactionIsAsItWasAfterAnError(t *testing.T) {
 	}
 }
 
+// Were it not for the look at the transaction's state, the caller would hear of
+// it as late as in its commit, and could not go on with anything else.
+func TestErrorThatTheFunctionSwallowsIsFoundInAJoinedTransaction(t *testing.T) {
+	pool := database(t)
+	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		ctx := call(t, worker.Info{ID: "w1", Resource: "alice", Fence: 1})
+		err := pgfence.Write(ctx, tx, func(tx pgx.Tx) error {
+			_, _ = tx.Exec(ctx, "INSERT INTO nowhere VALUES (1)")
+			return nil
+		})
+		if !errors.Is(err, pgx.ErrTxCommitRollback) {
+			t.Errorf("the function's write failed, and Write returned %v", err)
+		}
+		return enter(ctx, "the caller's")(tx)
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	expect(t, pool, "the caller's")
+}
+
 func TestJoinedTransactionInsideOfASavepoint(t *testing.T) {
 	pool := database(t)
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {

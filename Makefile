@@ -16,11 +16,15 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: redis postgres ## get a redis-server and PostgreSQL if there is none, vet and test every module under the race detector
-	@for m in $(MODULES); do \
+test: redis postgres ## get a redis-server and PostgreSQL if there is none, vet and test the library and the examples under the race detector
+	@for m in $(filter-out ./integration,$(MODULES)); do \
 		echo "==> $$m: go vet, go test -race"; \
 		(cd "$$m" && go vet ./... && go test -race ./...); \
 	done
+
+.PHONY: integration
+integration: redis postgres ## every fault on real servers with real processes (six minutes)
+	cd integration && go vet ./... && go test -race ./...
 
 .PHONY: race
 race: redis postgres ## the library's tests five times over under the race detector, in random order

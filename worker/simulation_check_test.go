@@ -130,7 +130,7 @@ func (w *world) checkCalm(l left) {
 		for _, rest := range r.rests[first] {
 			// A rest begins a flight before the process says so. After a direct call
 			// the write may have been in the lane already, with no rest.
-			if !(rest.direct && len(bySubmission[first]) > 1) && c.From.After(rest.from) && c.From.Before(rest.until.Add(-time.Millisecond)) {
+			if (!rest.direct || len(bySubmission[first]) <= 1) && c.From.After(rest.from) && c.From.Before(rest.until.Add(-time.Millisecond)) {
 				r.problem("%v was called %v before the end of its rest", first, rest.until.Sub(c.From))
 			}
 			if !rest.until.After(c.From) {

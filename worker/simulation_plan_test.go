@@ -66,7 +66,14 @@ func newPlan(seed uint64) *plan {
 		p.cfg.Concurrency, p.cfg.MaxHold = 64, 100*ttl // a free runner for every lane, no batch too long
 	}
 	p.network = odds{rng.Float64() * 0.04, rng.Float64() * 0.1, pick(rng, 0, 0.02, 0.05, 0.15)}
-	p.draw(rng)
+	resources, failing, repeating := 1+rng.IntN(5), pick(rng, 0, 10, 30), pick(rng, 0, 10, 60)
+	if !p.calm && rng.IntN(4) == 0 {
+		// A storm of late copies: few writes, submitted over and over.
+		p.readTimeout, p.network.slow, p.cfg.Lookback = between(rng, 100*time.Millisecond, 300*time.Millisecond), 0.2, 0
+		p.typical = between(rng, 30*time.Millisecond, 300*time.Millisecond)
+		resources, repeating = 1+rng.IntN(2), 75
+	}
+	p.draw(rng, resources, failing, repeating)
 	p.end = p.horizon
 	for _, s := range p.submissions {
 		p.end = max(p.end, s.at)
@@ -74,13 +81,15 @@ func newPlan(seed uint64) *plan {
 	return p
 }
 
-// draw draws what is submitted.
-func (p *plan) draw(rng *rand.Rand) {
-	resources := 1 + rng.IntN(5)
+// draw draws what is submitted: to so many resources, of which so many percent
+// fail at first, and so many are submitted again.
+func (p *plan) draw(rng *rand.Rand, resources, failing, repeating int) {
 	used := kinds[:1+rng.IntN(len(kinds))]
-	failing, repeating := pick(rng, 0, 10, 30), pick(rng, 0, 10, 60)
 	last := 50 * time.Millisecond // let everybody subscribe first
 	for n := range 8 + rng.IntN(32) {
+		if len(p.submissions) > 60 {
+			break
+		}
 		// Often in bursts.
 		if rng.IntN(3) == 0 {
 			last = between(rng, 50*time.Millisecond, p.horizon)

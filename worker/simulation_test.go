@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -15,11 +16,17 @@ import (
 	"github.com/deferlock/deferlock/internal/redistest"
 )
 
-// regressionSeeds have found something once.
+// regressionSeeds have found a fault of the library once, and stay.
 var regressionSeeds = []uint64{}
 
-// fixedSeeds is how many seeds from 1 on are always run.
-const fixedSeeds = 16
+// fixedSeeds are always run. They were picked because between them they find
+// every fault that was planted to try the simulation: an acknowledgement before
+// the write has run, by the ID alone, or of one write too many; an admission
+// that does not look at the lane; a leave that deletes another's lock or forgets
+// the index; a retry that loses its place, a rest that is not kept; a clock that
+// goes back; a lock that is not renewed, a loss that is not told; an unknown
+// outcome called a refusal; nudges that are not sent.
+var fixedSeeds = []uint64{1, 7, 8, 11, 17, 28, 36, 51, 58, 68, 73, 102, 103, 109, 111, 125}
 
 // Several workers share one Redis in a bubble of virtual time. Functions fail,
 // processes die and stop, flights are lost, late and doubled, Redis's clock
@@ -27,10 +34,7 @@ const fixedSeeds = 16
 // be drained, and P1 to P4 must have held. Each seed is run twice and must
 // repeat itself to the nanosecond.
 func TestSimulation(t *testing.T) {
-	seeds := append([]uint64{}, regressionSeeds...)
-	for seed := range uint64(fixedSeeds) {
-		seeds = append(seeds, seed+1)
-	}
+	seeds := slices.Concat(regressionSeeds, fixedSeeds)
 	for range number(t, "DEFERLOCK_SIM_SEEDS", 4) {
 		seeds = append(seeds, rand.Uint64N(1e9))
 	}
@@ -139,7 +143,7 @@ func (w *world) live() {
 		w.t.Fatal(err)
 	}
 	for _, p := range problems {
-		if !strings.Contains(p, "{"+simName+":check-") && !(w.clockLost && strings.Contains(p, "the clock says")) {
+		if !strings.Contains(p, "{"+simName+":check-") && (!w.clockLost || !strings.Contains(p, "the clock says")) {
 			w.problem("audit: %s", p)
 		}
 	}

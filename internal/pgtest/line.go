@@ -99,7 +99,7 @@ func (w *wire) Read(b []byte) (int, error) {
 		w.asked = false
 	}
 	if w.lose && n > 0 {
-		_ = w.Conn.Close()
+		_ = w.Close()
 		return 0, &net.OpError{Op: "read", Net: "tcp", Err: errCut}
 	}
 	return n, err

@@ -16,11 +16,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: redis postgres ## get a redis-server and PostgreSQL if there is none, vet and test the library and the examples under the race detector
-	@for m in $(filter-out ./integration,$(MODULES)); do \
-		echo "==> $$m: go vet, go test -race"; \
-		(cd "$$m" && go vet ./... && go test -race ./...); \
-	done
+test: ## vet and test the library and the examples under the race detector; get a redis-server and PostgreSQL if there is none
+	@scripts/test $(filter-out ./integration,$(MODULES))
 
 .PHONY: integration
 integration: redis postgres ## every fault on real servers with real processes (six minutes)

@@ -32,6 +32,7 @@ type link struct {
 	// The driver's:
 	subscribed bool
 	vague      bool         // it has asked for what differs from run to run
+	apart      bool         // it has asked for something in a key space apart
 	dropping   bool         // the reply is lost, and then the connection
 	last       [2]time.Time // when the last flight of each direction is delivered
 }
@@ -174,6 +175,7 @@ type flight struct {
 	direction int
 	content   []byte
 	name      string // without what differs from run to run
+	apart     bool   // it is about a key space in which Run tries its scripts
 }
 
 // Tokens are random, alone or behind the numbers that are kept of a write's
@@ -195,7 +197,7 @@ func (w *world) collect() {
 		w.records.givenLocked(l.down)
 		for direction, content := range [][]byte{l.up, l.down} {
 			if len(content) > 0 {
-				flights = append(flights, flight{l, direction, content, l.nameOf(direction, content)})
+				flights = append(flights, flight{l, direction, content, l.nameOf(direction, content), l.isApart(direction, content)})
 			}
 		}
 		l.up, l.down = nil, nil
@@ -227,6 +229,22 @@ func (l *link) nameOf(direction int, content []byte) string {
 	return fmt.Sprintf("%s %s %d bytes %x %q", l.process.name, arrow, len(plain), h.Sum64(), beginning)
 }
 
+// scratch is in what Run sends to try its scripts.
+var scratch = []byte(simName + ":check-")
+
+// isApart tells flights about a key space in which Run tries its scripts. It
+// releases locks there in no time, and which is the first, the release or a
+// renewal that a late reply has made due, is chance.
+func (l *link) isApart(direction int, content []byte) bool {
+	if direction == up {
+		l.apart = bytes.Contains(content, scratch)
+		return l.apart
+	}
+	was := l.apart
+	l.apart = false
+	return was
+}
+
 // luck is what is drawn for one flight.
 type luck struct {
 	fate        float64
@@ -243,7 +261,13 @@ func (w *world) drawFor(f flight) luck {
 	}
 	d, twin := w.drawnFor[f.name]
 	if !twin {
-		d = luck{w.rng.Float64(), time.Duration(50_000 + w.rng.IntN(450_000)), time.Duration(w.rng.Int64N(int64(4 * time.Second)))}
+		rng := w.rng
+		if f.apart {
+			// Nothing else may depend on whether it was sent.
+			w.drawnApart[f.name]++
+			rng = w.drawn(f.name, w.drawnApart[f.name])
+		}
+		d = luck{rng.Float64(), time.Duration(50_000 + rng.IntN(450_000)), time.Duration(rng.Int64N(int64(4 * time.Second)))}
 		w.drawnFor[f.name] = d
 	}
 	return d
@@ -260,7 +284,9 @@ func (w *world) send(f flight) {
 	}
 	d := w.drawFor(f)
 	delay := d.delay
-	w.say("%s", f.name)
+	if !f.apart {
+		w.say("%s", f.name)
+	}
 	drop, lose := false, false
 	if w.troubled {
 		switch n := w.plan.network; {
@@ -293,10 +319,10 @@ func (w *world) deliver(f flight, drop, lose bool) {
 	w.mu.Unlock()
 	switch {
 	case f.direction == up && lose:
-		w.say("%s lost a request", l.process.name)
+		w.lost(f, "request")
 		l.cut()
 	case f.direction == up && closed:
-		w.late(f.content)
+		w.late(f)
 	case f.direction == up:
 		l.dropping = l.dropping || drop && !l.subscribed
 		w.tick()
@@ -305,15 +331,22 @@ func (w *world) deliver(f flight, drop, lose bool) {
 		}
 	case closed:
 	case l.dropping || lose || drop && l.subscribed:
-		w.say("%s lost a reply", l.process.name)
+		w.lost(f, "reply")
 		l.cut()
 	default:
 		l.out <- f.content
 	}
 }
 
+func (w *world) lost(f flight, what string) {
+	if !f.apart {
+		w.say("%s lost a %s", f.link.process.name, what)
+	}
+}
+
 // late delivers a request whose sender has given up.
-func (w *world) late(content []byte) {
+func (w *world) late(f flight) {
+	content := f.content
 	if bytes.Contains(content, []byte("\r\nsubscribe\r\n")) || bytes.Contains(content, []byte("\r\nping\r\n")) {
 		return
 	}
@@ -322,8 +355,10 @@ func (w *world) late(content []byte) {
 		return
 	}
 	defer conn.Close()
-	w.saw("late copy")
-	w.say("a late copy arrives")
+	if !f.apart {
+		w.saw("late copy")
+		w.say("a late copy arrives")
+	}
 	w.tick()
 	if _, err := conn.Write(content); err != nil {
 		return

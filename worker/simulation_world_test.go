@@ -34,15 +34,16 @@ type world struct {
 	events events
 	poke   chan struct{} // has a token when something has arrived since it was read
 
-	offset    time.Duration // of Redis's clock
-	troubled  bool          // faults of the network may be drawn
-	over      bool          // nothing is to be started any more
-	clockLost bool          // fences may have begun anew
-	db        *database
-	all       []*process // dead ones too
-	links     sync.WaitGroup
-	drawnAt   time.Time
-	drawnFor  map[string]luck // flights of the instant drawnAt
+	offset     time.Duration // of Redis's clock
+	troubled   bool          // faults of the network may be drawn
+	over       bool          // nothing is to be started any more
+	clockLost  bool          // fences may have begun anew
+	db         *database
+	all        []*process // dead ones too
+	links      sync.WaitGroup
+	drawnAt    time.Time
+	drawnFor   map[string]luck // flights of the instant drawnAt
+	drawnApart map[string]int  // see flight.apart
 
 	// mu guards what follows, what processes say of themselves, and what links
 	// have read.
@@ -62,7 +63,7 @@ type line struct {
 func newWorld(t testing.TB, p *plan) *world {
 	w := &world{
 		t: t, plan: p, rng: rand.New(rand.NewPCG(p.seed, 1)), began: time.Now(),
-		server: redistest.MiniInBubble(t), poke: make(chan struct{}, 1), arrived: map[*link]bool{}, drawnFor: map[string]luck{},
+		server: redistest.MiniInBubble(t), poke: make(chan struct{}, 1), arrived: map[*link]bool{}, drawnFor: map[string]luck{}, drawnApart: map[string]int{},
 		troubled: !p.calm,
 	}
 	w.db = newDatabase()

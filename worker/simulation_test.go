@@ -26,7 +26,7 @@ var regressionSeeds = []uint64{}
 // the index; a retry that loses its place, a rest that is not kept; a clock that
 // goes back; a lock that is not renewed, a loss that is not told; an unknown
 // outcome called a refusal; nudges that are not sent.
-var fixedSeeds = []uint64{1, 3, 7, 8, 11, 17, 27, 28, 51, 58, 68, 102, 103, 109, 111, 125}
+var fixedSeeds = []uint64{10, 11, 16, 17, 26, 35, 36, 41, 44, 50, 68, 102, 103, 108, 125, 132}
 
 // Several workers share one Redis in a bubble of virtual time. Functions fail,
 // processes die and stop, flights are lost, late and doubled, Redis's clock

@@ -67,7 +67,7 @@ func (q *Queue) Admit(ctx context.Context, w Write) (*Admission, error) {
 	var reply script.Reply
 	lease, err := q.locker.Grant(ctx, b, func(ctx context.Context) (int64, bool, error) {
 		var err error
-		reply, err = script.RunWait(ctx, q.rdb, admitScript, q.wait(), writeKeys(h, w.Resource, w.ID),
+		reply, err = q.sender.Run(ctx, admitScript, q.wait(), writeKeys(h, w.Resource, w.ID),
 			lane, h.Prefix, b.Token, b.TTL.Milliseconds(), w.ID, sealEnvelope(&w), q.cfg.MaxDepth)
 		if err != nil {
 			return 0, false, err

@@ -184,6 +184,10 @@ type Queue struct {
 	space  *keyspace.Space
 	locker *lock.Locker
 
+	// sender takes what many goroutines do at the same time: admissions,
+	// pushes, entries, settlements.
+	sender *script.Sender
+
 	// sameShards is set once Redis has confirmed the number of shards.
 	sameShards atomic.Bool
 
@@ -211,7 +215,7 @@ func New(rdb redis.UniversalClient, cfg Config) (*Queue, error) {
 	if err := checkReadTimeout(rdb, cfg); err != nil { // after New has refused a client that is a nil pointer
 		return nil, err
 	}
-	return &Queue{rdb: rdb, cfg: cfg, space: space, locker: locker}, nil
+	return &Queue{rdb: rdb, cfg: cfg, space: space, locker: locker, sender: script.NewSender(rdb)}, nil
 }
 
 // checkReadTimeout refuses a client that would give up on a reply while Redis

@@ -97,7 +97,7 @@ func (q *Queue) Push(ctx context.Context, w Write) (id string, err error) {
 	if !w.At.IsZero() {
 		at = w.At.UnixMicro()
 	}
-	r, err := script.RunWait(ctx, q.rdb, pushScript, q.wait(), writeKeys(h, w.Resource, w.ID),
+	r, err := q.sender.Run(ctx, pushScript, q.wait(), writeKeys(h, w.Resource, w.ID),
 		lane, h.Prefix, w.ID, sealEnvelope(&w), q.cfg.MaxDepth, w.Delay.Microseconds(), at)
 	if err != nil {
 		return w.ID, fmt.Errorf("deferral: push %q: %w", w.ID, err)

@@ -51,11 +51,11 @@ var (
 	//go:embed inspect.lua
 	inspectLua string
 
-	admitScript   = script.New(grantLua, laneLua, placeLua, admitLua)
+	admitScript   = script.NewWithShortcut(grantLua, laneLua, placeLua, admitLua)
 	pushScript    = script.New(laneLua, placeLua, pushLua)
 	takeScript    = script.New(takeLua)
 	claimScript   = script.New(laneLua, batchLua, claimLua)
-	leaveScript   = script.New(departLua, laneLua, placeLua, batchLua, leaveLua)
+	leaveScript   = script.NewWithShortcut(departLua, laneLua, placeLua, batchLua, leaveLua)
 	cancelScript  = script.New(laneLua, readyLua, cancelLua)
 	reviveScript  = script.New(laneLua, placeLua, reviveLua)
 	forgetScript  = script.New(laneLua, forgetLua)

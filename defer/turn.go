@@ -72,7 +72,7 @@ func (q *Queue) enter(ctx context.Context, b lock.Bid, batch int, lookback time.
 	t := &Turn{queue: q, shard: h, lane: b.Lane, lookback: lookback}
 	var v []any
 	lease, err := q.locker.Grant(ctx, b, func(ctx context.Context) (int64, bool, error) {
-		r, err := script.Run(ctx, q.rdb, claimScript, laneKeys(h, b.Lane), b.Lane, h.Prefix, b.Token,
+		r, err := q.sender.Run(ctx, claimScript, script.Wait{}, laneKeys(h, b.Lane), b.Lane, h.Prefix, b.Token,
 			b.TTL.Milliseconds(), clampBatch(batch), maxBatchBytes, lookback.Microseconds())
 		if err != nil {
 			return 0, false, err
@@ -194,7 +194,7 @@ func (t *Turn) Settle(ctx context.Context, s Settlement) (Settled, error) {
 	var reply script.Reply
 	err := t.lease.Leave(ctx, func(ctx context.Context) (int64, bool, error) {
 		var err error
-		reply, err = script.RunWait(ctx, t.queue.rdb, leaveScript, wait, laneKeys(t.shard, t.lane), args...)
+		reply, err = t.queue.sender.Run(ctx, leaveScript, wait, laneKeys(t.shard, t.lane), args...)
 		if err != nil {
 			return 0, false, err
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -17,14 +18,16 @@ import (
 // Lease is a lock that was got. Its holder releases it when the work is done.
 type Lease struct {
 	locker *Locker
-	bid    Bid
+	script scripter
 	handle *redislock.Lock
+	base   context.Context // what the lease was asked for with, for its values
 
 	// mu guards all below. A timer's function that finds ended set does
 	// nothing; End waits for one that is under way.
 	mu       sync.Mutex
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
+	err      error           // what Err returns
+	bound    []*binding      // the contexts of Bind that end with the lease
+	ctx      context.Context // what Context returns, once it has been asked for
 	fence    int64
 	began    time.Time // MaxHold counts from here
 	deadline time.Time // the lock must be taken for lost from here on
@@ -35,30 +38,30 @@ type Lease struct {
 	renewing sync.WaitGroup
 }
 
-func newLease(ctx context.Context, l *Locker, b Bid, fence int64, h *redislock.Lock) *Lease {
-	ls := &Lease{locker: l, bid: b, handle: h, fence: fence, began: b.asked}
+// start begins the life of a lease that was got.
+func (ls *Lease) start(h *redislock.Lock) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.ctx, ls.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	b := &ls.script.bid
+	ls.handle, ls.fence, ls.began = h, ls.script.fence, b.asked
 	ls.heldLocked(b.asked)
 	// Most leases are over long before their first renewal. Until then one timer
 	// does: the renewal comes before the deadline, and sets the other.
 	if b.keep && time.Until(ls.deadline) > ls.interval() {
 		ls.renew = time.AfterFunc(ls.interval(), ls.renewNow)
-		return ls
+		return
 	}
 	ls.watchLocked()
 	if b.keep {
 		ls.renew = time.AfterFunc(0, ls.renewNow)
 	}
-	return ls
 }
 
 // Resource is what is locked.
-func (ls *Lease) Resource() string { return keyspace.ResourceOf(ls.bid.Lane) }
+func (ls *Lease) Resource() string { return keyspace.ResourceOf(ls.script.bid.Lane) }
 
 // Token is what the lock's key holds while the lease lives.
-func (ls *Lease) Token() string { return ls.bid.Token }
+func (ls *Lease) Token() string { return ls.script.bid.Token }
 
 // Fence is greater than the fence of every earlier holder of the resource.
 func (ls *Lease) Fence() int64 {
@@ -74,7 +77,66 @@ func (ls *Lease) Fence() int64 {
 func (ls *Lease) Context() context.Context {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	return ls.contextLocked()
+}
+
+// contextLocked makes the lease's context when it is first asked for: most
+// leases are over before anybody does.
+func (ls *Lease) contextLocked() context.Context {
+	if ls.ctx == nil {
+		ls.ctx, _ = ls.bindLocked(context.WithoutCancel(ls.base))
+	}
 	return ls.ctx
+}
+
+// Bind derives from ctx a context that also ends as [Lease.Context] does, and
+// with the same cause. The stop function ends it and must be called.
+func (ls *Lease) Bind(ctx context.Context) (_ context.Context, stop func()) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ctx, b := ls.bindLocked(ctx)
+	return ctx, func() {
+		b.cancel(nil)
+		ls.mu.Lock()
+		defer ls.mu.Unlock()
+		if i := slices.Index(ls.bound, b); i >= 0 {
+			ls.bound = slices.Delete(ls.bound, i, i+1)
+		}
+	}
+}
+
+// binding is a context that ends with a lease.
+type binding struct{ cancel context.CancelCauseFunc }
+
+func (ls *Lease) bindLocked(ctx context.Context) (context.Context, *binding) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	b := &binding{cancel}
+	if ls.err != nil {
+		cancel(ls.err)
+	} else {
+		ls.bound = append(ls.bound, b)
+	}
+	return ctx, b
+}
+
+// Err is nil while the lock can be relied on, then the cause with which the
+// lease's context has ended: [ErrLost], or context.Canceled after its release.
+func (ls *Lease) Err() error {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.err
+}
+
+// overLocked ends the contexts that end with the lease.
+func (ls *Lease) overLocked(err error) {
+	if ls.err != nil {
+		return
+	}
+	ls.err = err
+	for _, b := range ls.bound {
+		b.cancel(err)
+	}
+	ls.bound = nil
 }
 
 // Release gives the lock back. It returns nil when the lock is not held by
@@ -106,20 +168,20 @@ func (ls *Lease) Leave(ctx context.Context, leave func(context.Context) (fence i
 	asked := time.Now()
 	var fence int64
 	var kept bool
-	s := &scripter{rdb: ls.locker.rdb, bid: ls.bid, leave: func(ctx context.Context) (err error) {
+	ls.script.leave = func(ctx context.Context) (err error) {
 		fence, kept, err = leave(ctx)
 		return err
-	}}
-	handle := *ls.handle
-	handle.Client = redislock.New(s)
+	}
 	ls.setLeaving(true)
 	defer ls.setLeaving(false)
-	if err := handle.Release(ctx); err != nil {
+	err := ls.handle.Release(ctx)
+	ls.script.leave = nil
+	switch {
+	case err != nil:
 		return err
-	}
-	if kept {
+	case kept:
 		ls.keep(asked, fence)
-	} else {
+	default:
 		ls.End()
 	}
 	return nil
@@ -135,7 +197,7 @@ func (ls *Lease) Extend(ctx context.Context) error {
 	// Always for a whole TTL. Shorter towards the end of MaxHold, it would leave
 	// hardly any time between the word of the loss and the loss, and a late one
 	// could shorten what a leave has kept.
-	err := ls.handle.Refresh(ctx, ls.bid.TTL, nil)
+	err := ls.handle.Refresh(ctx, ls.script.bid.TTL, nil)
 	if errors.Is(err, redislock.ErrNotObtained) {
 		ls.lose()
 		return ErrLost
@@ -159,7 +221,7 @@ func (ls *Lease) Lift(ctx context.Context, above int64) error {
 		return fmt.Errorf("lock: lift the fence of %q above %d: no fence is as great", ls.Resource(), above)
 	}
 	r, err := script.Run(ctx, ls.locker.rdb, stampScript,
-		[]string{ls.bid.Key, ls.bid.Clock}, ls.bid.Token, strconv.FormatInt(above, 10))
+		[]string{ls.script.bid.Key, ls.script.bid.Clock}, ls.script.bid.Token, strconv.FormatInt(above, 10))
 	if err != nil {
 		return fmt.Errorf("lock: lift the fence of %q: %w", ls.Resource(), err)
 	}
@@ -190,20 +252,20 @@ func (ls *Lease) End() {
 	if ls.renew != nil {
 		ls.renew.Stop()
 	}
-	ls.cancel(nil)
+	ls.overLocked(context.Canceled)
 	ls.mu.Unlock()
 	ls.renewing.Wait()
 }
 
 // interval is how often the lock is renewed: two renewals may fail before the
 // lease is in danger.
-func (ls *Lease) interval() time.Duration { return ls.bid.TTL / 3 }
+func (ls *Lease) interval() time.Duration { return ls.script.bid.TTL / 3 }
 
 // heldLocked notes that Redis keeps the lock for a TTL at least, counted from
 // asked. A tenth of it is given up, so that the work hears of the loss and can
 // stop before the lock is another's. What is known already is never shortened.
 func (ls *Lease) heldLocked(asked time.Time) {
-	until := asked.Add(ls.bid.TTL - ls.bid.TTL/10)
+	until := asked.Add(ls.script.bid.TTL - ls.script.bid.TTL/10)
 	if end := ls.began.Add(ls.locker.cfg.MaxHold); until.After(end) {
 		until = end
 	}
@@ -215,7 +277,7 @@ func (ls *Lease) heldLocked(asked time.Time) {
 	}
 	left := time.Until(ls.deadline)
 	if left <= 0 {
-		ls.cancel(ErrLost) // now, not when the timer gets round to it
+		ls.overLocked(ErrLost) // now, not when the timer gets round to it
 		return
 	}
 	if ls.expire != nil {
@@ -236,7 +298,7 @@ func (ls *Lease) expireNow() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if !ls.ended && !time.Now().Before(ls.deadline) {
-		ls.cancel(ErrLost)
+		ls.overLocked(ErrLost)
 	}
 }
 
@@ -245,7 +307,7 @@ func (ls *Lease) lose() {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if !ls.leaving {
-		ls.cancel(ErrLost)
+		ls.overLocked(ErrLost)
 	}
 }
 
@@ -263,8 +325,8 @@ func (ls *Lease) keep(asked time.Time, fence int64) {
 	if ls.ended {
 		return
 	}
-	if ls.ctx.Err() != nil {
-		ls.ctx, ls.cancel = context.WithCancelCause(context.WithoutCancel(ls.ctx))
+	if ls.err != nil {
+		ls.err, ls.ctx = nil, nil
 	}
 	ls.heldLocked(asked)
 	if ls.renew != nil {
@@ -277,7 +339,7 @@ func (ls *Lease) keep(asked time.Time, fence int64) {
 func (ls *Lease) alive() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return !ls.ended && ls.ctx.Err() == nil
+	return !ls.ended && ls.err == nil
 }
 
 // renewNow is run by the renew timer.
@@ -289,7 +351,7 @@ func (ls *Lease) renewNow() {
 	}
 	ls.watchLocked()
 	ls.renewing.Add(1)
-	held, deadline := ls.ctx, ls.deadline
+	held, deadline := ls.contextLocked(), ls.deadline
 	ls.mu.Unlock()
 	defer ls.renewing.Done()
 
@@ -304,7 +366,7 @@ func (ls *Lease) renewNow() {
 	case errors.Is(err, ErrLost):
 		return // by now the expire timer, or Extend, has ended the context
 	case err != nil:
-		next = ls.bid.TTL / 12
+		next = ls.script.bid.TTL / 12
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -254,15 +254,16 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 func (l *Locker) obtain(ctx context.Context, b Bid, decide func(context.Context) (int64, bool, error)) (*Lease, error) {
-	s := &scripter{rdb: l.rdb, bid: b, decide: decide}
+	ls := &Lease{locker: l, base: ctx, script: scripter{rdb: l.rdb, bid: b, decide: decide}}
 	// A lock that is got after its life is none. (redislock sets a timer for that
 	// on a context without a deadline.)
-	handle, err := redislock.New(s).Obtain(script.Until(ctx, b.asked.Add(b.TTL)), b.Key, b.TTL, &redislock.Options{Token: b.Token})
+	handle, err := redislock.New(&ls.script).Obtain(script.Until(ctx, b.asked.Add(b.TTL)), b.Key, b.TTL, &redislock.Options{Token: b.Token})
 	if errors.Is(err, redislock.ErrNotObtained) {
-		return nil, &HeldError{Resource: b.Lane, For: s.heldFor}
+		return nil, &HeldError{Resource: b.Lane, For: ls.script.heldFor}
 	}
 	if err != nil {
 		return nil, err
 	}
-	return newLease(ctx, l, b, s.fence, handle), nil
+	ls.start(handle)
+	return ls, nil
 }

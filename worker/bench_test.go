@@ -40,7 +40,7 @@ func BenchmarkDoUncontended(b *testing.B) {
 			return err
 		}
 	}
-	for _, callers := range []int{1, 16, 64} {
+	for _, callers := range []int{1, 16, 64, 256} {
 		for _, c := range []struct {
 			name string
 			make func(*redis.Client) func(context.Context, string) error

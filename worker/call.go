@@ -52,7 +52,7 @@ func (w *Worker) started(d *deferral.Delivery, batch int, direct bool) Event {
 }
 
 func (w *Worker) ended(ctx context.Context, t *deferral.Turn, ds []*deferral.Delivery, took time.Duration, direct bool, err error) {
-	lost := errors.Is(context.Cause(t.Lease().Context()), lock.ErrLost)
+	lost := errors.Is(t.Lease().Err(), lock.ErrLost)
 	for _, d := range ds {
 		e := eventOf(EventEnded, d)
 		e.Batch, e.Direct, e.Took, e.Err = len(ds), direct, took, err

@@ -161,17 +161,6 @@ func agreed(ins []Info) map[string]string {
 	return meta
 }
 
-// underLease derives a context that ends with ctx, and with [lock.ErrLost] when
-// the lease does. The stop function must be called.
-func underLease(ctx context.Context, l *lock.Lease) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	unhook := context.AfterFunc(l.Context(), func() { cancel(context.Cause(l.Context())) })
-	return ctx, func() {
-		unhook()
-		cancel(nil)
-	}
-}
-
 // LastWins makes of a function that writes one value one for WrapBatch that
 // writes only the newest of a batch: for writes that each replace the whole of
 // what was there before. The write's Info is the newest one's, and stands for

@@ -144,7 +144,7 @@ func (w *Worker) warnEndless(ctx context.Context, lane string) {
 // goroutine.
 func (w *Worker) direct(ctx context.Context, k *kind, t *deferral.Turn, wr deferral.Write, v any, took time.Duration) (Outcome, error) {
 	d := t.Direct(wr)
-	fctx, stop := underLease(ctx, t.Lease())
+	fctx, stop := t.Lease().Bind(ctx)
 	returned := false
 	defer func() {
 		stop()
@@ -156,7 +156,7 @@ func (w *Worker) direct(ctx context.Context, k *kind, t *deferral.Turn, wr defer
 	err := w.call(fctx, k, t, []*deferral.Delivery{d}, []any{v}, true)
 	returned = true
 	lost := errors.Is(context.Cause(fctx), lock.ErrLost)
-	stop() // before the lease ends, which would else be told in a goroutine
+	stop()
 	if err == nil {
 		if _, lerr := w.leave(ctx, t, nil); lerr != nil {
 			w.log.WarnContext(ctx, "a write has run, but its lock could not be given back; it expires", "resource", wr.Resource, "error", lerr)

@@ -53,7 +53,7 @@ func (d *drain) run() {
 // batch runs the turn's deliveries in order, until one of them stops the lane.
 func (d *drain) batch() {
 	d.verdicts, d.events = d.verdicts[:0], d.events[:0]
-	ctx, stop := underLease(d.crew.ctx, d.turn.Lease())
+	ctx, stop := d.turn.Lease().Bind(d.crew.ctx)
 	defer stop()
 	ds := d.turn.Deliveries()
 	for i, on := 0, true; on && i < len(ds) && d.may(ctx); i = len(d.verdicts) {
@@ -165,7 +165,7 @@ func (d *drain) tell(ctx context.Context, held bool) {
 
 // exited is what is left to say when a function has ended the goroutine.
 func (d *drain) exited() {
-	ctx, stop := underLease(d.crew.ctx, d.turn.Lease())
+	ctx, stop := d.turn.Lease().Bind(d.crew.ctx)
 	defer stop()
 	for i, w := range d.turn.Deliveries()[len(d.verdicts):] {
 		v := deferral.Verdict{Delivery: w, Fate: deferral.Return}
@@ -183,18 +183,16 @@ func (d *drain) settle(next int, goOn deferral.GoOn) (more bool, err error) {
 	lease := d.turn.Lease()
 	base := context.WithoutCancel(d.crew.ctx)
 	for n := 1; ; n++ {
-		if lease.Context().Err() != nil {
+		if lease.Err() != nil {
 			st.Next = 0 // what would be started now could not be kept
 		}
-		ctx, cancel := context.WithTimeout(base, settling)
-		s, err := d.turn.Settle(ctx, st)
-		cancel()
+		s, err := d.turn.Settle(script.Until(base, time.Now().Add(settling)), st)
 		if err == nil {
 			d.verdicts = d.verdicts[:0]
 			d.tell(base, s.Held)
 			return s.More, nil
 		}
-		if lease.Context().Err() != nil || d.crew.ctx.Err() != nil {
+		if lease.Err() != nil || d.crew.ctx.Err() != nil {
 			lease.End()
 			d.crew.failed(err)
 			d.w.log.WarnContext(base, "what became of some writes could not be reported; they are delivered again",

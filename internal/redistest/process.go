@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -24,6 +25,7 @@ type process struct {
 
 	running *os.Process
 	gone    chan struct{} // closed when running has ended and been waited for
+	said    *bytes.Buffer // what it said on standard error; read when it is gone
 }
 
 // newProcess prepares a redis-server that has not been started.
@@ -82,7 +84,7 @@ func (p *process) start() error {
 		case <-p.gone:
 			return true
 		default:
-			return p.answers()
+			return p.answers(logPath)
 		}
 	})
 	select {
@@ -97,7 +99,7 @@ func (p *process) start() error {
 	if strings.Contains(string(log), "Address already in use") {
 		return errPortTaken
 	}
-	return fmt.Errorf("%s %v did not come up: %s", p.path, p.args, log)
+	return fmt.Errorf("%s %v did not come up: %s%s", p.path, p.args, log, p.said)
 }
 
 // spawn starts the process and the goroutine that waits for it.
@@ -108,6 +110,10 @@ func (p *process) spawn(logPath string) error {
 	}, p.args...)
 	cmd := exec.Command(p.path, args...)
 	dieWithParent(cmd)
+	// A REDIS_SERVER may be a program that runs the server elsewhere. Wait waits
+	// for the end of standard error too, and so for all that hold it.
+	said := &bytes.Buffer{}
+	cmd.Stderr = said
 
 	started, gone := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -125,13 +131,13 @@ func (p *process) spawn(logPath string) error {
 	if err := <-started; err != nil {
 		return err
 	}
-	p.running, p.gone = cmd.Process, gone
+	p.running, p.gone, p.said = cmd.Process, gone, said
 	return nil
 }
 
 // answers says whether it is this process that answers on the port, and not
-// another one that was faster.
-func (p *process) answers() bool {
+// another one that was faster: no two write to the same log.
+func (p *process) answers(logPath string) bool {
 	conn, err := net.DialTimeout("tcp", p.addr(), time.Second)
 	if err != nil {
 		return false
@@ -140,12 +146,8 @@ func (p *process) answers() bool {
 	if reply, err := ask(conn, encode("PING")); err != nil || reply != "+PONG\r\n" {
 		return false // LOADING, for instance
 	}
-	info, err := ask(conn, encode("INFO", "server"))
-	if err != nil {
-		return false
-	}
-	pid, err := infoNumber(info, "process_id")
-	return err == nil && pid == int64(p.running.Pid)
+	log, err := ask(conn, encode("CONFIG", "GET", "logfile"))
+	return err == nil && strings.Contains(log, "\r\n"+logPath+"\r\n")
 }
 
 // kill ends the process with SIGKILL and waits for it. It does nothing if there

@@ -64,11 +64,12 @@ func (q *Queue) Admit(ctx context.Context, w Write) (*Admission, error) {
 	h := q.space.Of(lane)
 	a := &Admission{ID: w.ID}
 	b := q.locker.Bid(lane, true)
+	t := q.turnOf(h, b, writeKeys(h, w.Resource, w.ID))
 	var reply script.Reply
 	lease, err := q.locker.Grant(ctx, b, func(ctx context.Context) (int64, bool, error) {
 		var err error
-		reply, err = q.sender.Run(ctx, admitScript, q.wait(), writeKeys(h, w.Resource, w.ID),
-			lane, h.Prefix, b.Token, b.TTL.Milliseconds(), w.ID, sealEnvelope(&w), q.cfg.MaxDepth)
+		reply, err = q.sender.Run(ctx, admitScript, q.wait(), t.keys,
+			append(t.args, w.ID, sealEnvelope(&w), q.cfg.MaxDepth)...)
 		if err != nil {
 			return 0, false, err
 		}
@@ -85,7 +86,8 @@ func (q *Queue) Admit(ctx context.Context, w Write) (*Admission, error) {
 		return nil, fmt.Errorf("deferral: admit %q: %w", w.ID, err)
 	}
 	if lease != nil {
-		a.Turn = &Turn{queue: q, shard: h, lane: lane, lease: lease}
+		t.lease, t.keys = lease, t.keys[:len(t.keys)-1] // without the write's
+		a.Turn = t
 		return a, nil
 	}
 	_, v := codeOf(reply.Value)

@@ -29,9 +29,11 @@ func sealEnvelope(w *Write) []byte {
 	}
 	b := make([]byte, 5, size)
 	b[0] = envelopeVersion
-	for _, k := range slices.Sorted(maps.Keys(w.Meta)) {
-		b = appendString(b, k)
-		b = appendString(b, w.Meta[k])
+	if len(w.Meta) > 0 {
+		for _, k := range slices.Sorted(maps.Keys(w.Meta)) {
+			b = appendString(b, k)
+			b = appendString(b, w.Meta[k])
+		}
 	}
 	binary.BigEndian.PutUint32(b[1:], uint32(len(b)-5))
 	b = appendString(b, w.Kind)

@@ -26,9 +26,10 @@ const (
 // expires.
 type Turn struct {
 	queue *Queue
-	shard *keyspace.Shard
 	lane  string
 	lease *lock.Lease
+	keys  []string // what the scripts about the lane are sent with: the keys,
+	args  []any    // and the first arguments
 	batch []*Delivery
 	torn  []string
 
@@ -69,11 +70,12 @@ func (q *Queue) Enter(ctx context.Context, lane string, batch int, lookback time
 
 func (q *Queue) enter(ctx context.Context, b lock.Bid, batch int, lookback time.Duration) (*Turn, error) {
 	h := q.space.Of(b.Lane)
-	t := &Turn{queue: q, shard: h, lane: b.Lane, lookback: lookback}
+	t := q.turnOf(h, b, laneKeys(h, b.Lane))
+	t.lookback = lookback
 	var v []any
 	lease, err := q.locker.Grant(ctx, b, func(ctx context.Context) (int64, bool, error) {
-		r, err := q.sender.Run(ctx, claimScript, script.Wait{}, laneKeys(h, b.Lane), b.Lane, h.Prefix, b.Token,
-			b.TTL.Milliseconds(), clampBatch(batch), maxBatchBytes, lookback.Microseconds())
+		r, err := q.sender.Run(ctx, claimScript, script.Wait{}, t.keys,
+			append(t.args, clampBatch(batch), maxBatchBytes, lookback.Microseconds())...)
 		if err != nil {
 			return 0, false, err
 		}
@@ -93,6 +95,13 @@ func (q *Queue) enter(ctx context.Context, b lock.Bid, batch int, lookback time.
 	t.lease = lease
 	t.read(v)
 	return t, nil
+}
+
+// turnOf prepares the turn that a bid may win; keys are those of lane.lua, and
+// may have more behind them.
+func (q *Queue) turnOf(h *keyspace.Shard, b lock.Bid, keys []string) *Turn {
+	args := append(make([]any, 0, 8), b.Lane, h.Prefix, b.Token, b.TTL.Milliseconds())
+	return &Turn{queue: q, lane: b.Lane, keys: keys, args: args}
 }
 
 func clampBatch(n int) int { return min(max(n, 1), MaxBatch) }
@@ -183,8 +192,9 @@ type Settled struct {
 // keeps its place and will be delivered again. After an error the turn still
 // stands until its lock expires, and Settle may be repeated.
 func (t *Turn) Settle(ctx context.Context, s Settlement) (Settled, error) {
-	args := []any{t.lane, t.shard.Prefix, t.lease.Token(), t.queue.cfg.LockTTL.Milliseconds(),
-		min(s.Next, MaxBatch), maxBatchBytes, s.Lookback.Microseconds(), string(s.GoOn), t.queue.cfg.MaxDead}
+	args := make([]any, 0, len(t.args)+6+7*len(s.Verdicts))
+	args = append(args, t.args...)
+	args = append(args, min(s.Next, MaxBatch), maxBatchBytes, s.Lookback.Microseconds(), string(s.GoOn), t.queue.cfg.MaxDead)
 	args = appendVerdicts(args, s.Verdicts)
 	wait := script.Wait{}
 	if slices.ContainsFunc(s.Verdicts, func(v Verdict) bool { return v.Fate == Entered }) {
@@ -194,7 +204,7 @@ func (t *Turn) Settle(ctx context.Context, s Settlement) (Settled, error) {
 	var reply script.Reply
 	err := t.lease.Leave(ctx, func(ctx context.Context) (int64, bool, error) {
 		var err error
-		reply, err = t.queue.sender.Run(ctx, leaveScript, wait, laneKeys(t.shard, t.lane), args...)
+		reply, err = t.queue.sender.Run(ctx, leaveScript, wait, t.keys, args...)
 		if err != nil {
 			return 0, false, err
 		}

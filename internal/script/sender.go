@@ -33,6 +33,8 @@ type Sender struct {
 	rdb   redis.UniversalClient
 	share bool
 
+	timers sync.Pool // *time.Timer, stopped
+
 	// mu guards all below. Calls wait only while enough are flying.
 	mu     sync.Mutex
 	flying int         // how many flights are under way
@@ -46,7 +48,7 @@ type Sender struct {
 
 const (
 	// crowd is how many calls there are before anybody waits.
-	crowd = 8
+	crowd = 4
 
 	// fewFlights is how many flights are enough for a server that is near. More
 	// of them would be smaller, one alone would leave the server idle while the
@@ -148,8 +150,8 @@ func (p *Sender) board(c *call) bool {
 func (p *Sender) await(c *call) (_ Reply, written bool, _ error) {
 	var late <-chan time.Time
 	if d, ok := c.ctx.Deadline(); ok { // of which Done may not tell: see Until
-		t := time.NewTimer(time.Until(d))
-		defer t.Stop()
+		t := p.timer(time.Until(d))
+		defer p.stop(t)
 		late = t.C
 	}
 	select {
@@ -163,6 +165,21 @@ func (p *Sender) await(c *call) (_ Reply, written bool, _ error) {
 		return Reply{}, sent, err
 	}
 	return Reply{}, sent, context.DeadlineExceeded
+}
+
+// timer is time.NewTimer with the timers that stop was given: almost none ever
+// fires.
+func (p *Sender) timer(d time.Duration) *time.Timer {
+	if t, ok := p.timers.Get().(*time.Timer); ok {
+		t.Reset(d)
+		return t
+	}
+	return time.NewTimer(d)
+}
+
+func (p *Sender) stop(t *time.Timer) {
+	t.Stop()
+	p.timers.Put(t)
 }
 
 // leave takes c out of the queue, and returns false if it is under way.

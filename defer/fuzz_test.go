@@ -21,7 +21,9 @@ func FuzzEnvelope(f *testing.F) {
 	f.Add([]byte("\x01\x00\x00\x00\x04\x01k\x01v\x04kindpayload"), "k", []byte("\x01\x00\x00\x00\x00\x00"), "k", "")
 	f.Add([]byte("\x01\xff\xff\xff\xff\x00"), "", []byte("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"), "", "")
 	f.Add([]byte("\x01\x00\x00\x00\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x00"), "", []byte{}, "", "")
-	f.Add([]byte("\x02\x00\x00\x00\x00\x00"), "", []byte{}, "", "")
+	f.Add([]byte("\x02\x04kindpayload"), "", []byte{}, "", "")
+	f.Add([]byte("\x02\x05kind"), "", []byte{}, "", "")
+	f.Add([]byte("\x03\x00\x00\x00\x00\x00"), "", []byte{}, "", "")
 	f.Fuzz(func(t *testing.T, raw []byte, kind string, payload []byte, key, value string) {
 		b.t = t
 		b.push("r", "raw")
@@ -33,7 +35,7 @@ func FuzzEnvelope(f *testing.F) {
 		if d.ID != "raw" || d.Resource != "r" {
 			t.Errorf("%q on %q", d.ID, d.Resource)
 		}
-		readable := len(raw) >= 6 && raw[0] == 1
+		readable := len(raw) >= 6 && raw[0] == 1 || len(raw) >= 2 && raw[0] == 2
 		if d.Err == nil && !readable || d.Err != nil && (!errors.Is(d.Err, deferral.ErrEnvelope) || d.Payload != nil || d.Kind != "") {
 			t.Errorf("%q was read as kind %q, payload %q, %v", raw, d.Kind, d.Payload, d.Err)
 		}

@@ -1,9 +1,11 @@
 -- place.lua: where a write is, and how it gets into its lane. It runs nothing by itself.
 
 -- body is the part of an envelope that belongs to the write and not to the call
--- that pushed it: after the version and the length of the metadata (4 bytes).
+-- that pushed it: after the version and, if it has metadata, its length (4 bytes)
+-- and the metadata.
 local function body(e)
   local v, a, b, c, d = string.byte(e, 1, 5)
+  if v == 2 then return string.sub(e, 2) end
   if v ~= 1 or not d then return e end
   return string.sub(e, 6 + ((a * 256 + b) * 256 + c) * 256 + d)
 end

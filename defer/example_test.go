@@ -239,3 +239,49 @@ func ExampleDelivery_Ack() {
 	// acknowledged: <nil>
 	// popped: 0 <nil>
 }
+
+// What an operator looks at, and does. The queue of a worker is Worker.Queue.
+func ExampleQueue_Stats() {
+	rdb, later, stop := startRedis()
+	defer stop()
+	ctx := context.Background()
+	queue, err := deferral.New(rdb, deferral.Config{Name: "accounts"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, id := range []string{"p1", "p2", "p3"} {
+		if _, err := queue.Push(ctx, deferral.Write{ID: id, Resource: "alice"}); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if popped, err := queue.Pop(ctx, 1, 0); err != nil || popped[0].Bury(ctx, errors.New("no such account")) != nil {
+		log.Fatal(err)
+	}
+	later(time.Minute)
+
+	stats, err := queue.Stats(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(stats.Waiting, "wait in", stats.Lanes, "lanes, the oldest for", stats.Oldest.Round(time.Second))
+	deepest, err := queue.Deepest(ctx, 10)
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, lane := range deepest {
+		fmt.Println(lane.Name, "has", lane.Depth, "writes, its head was tried", lane.Attempts, "times")
+	}
+	for letter, err := range queue.Dead(ctx) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(letter.ID, "of", letter.Resource, "is dead:", letter.Cause)
+		if err := queue.Revive(ctx, letter.Resource, letter.ID); err != nil { // or Forget
+			log.Fatal(err)
+		}
+	}
+	// Output:
+	// 2 wait in 1 lanes, the oldest for 1m0s
+	// alice has 2 writes, its head was tried 0 times
+	// p1 of alice is dead: no such account
+}

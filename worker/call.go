@@ -8,6 +8,7 @@ import (
 	"time"
 
 	deferral "github.com/deferlock/deferlock/defer"
+	"github.com/deferlock/deferlock/internal/keyspace"
 	"github.com/deferlock/deferlock/lock"
 )
 
@@ -146,7 +147,7 @@ func (w *Worker) rest(d *deferral.Delivery, err error) time.Duration {
 	case m.hasAfter:
 		return min(m.after, maxRest)
 	case m.busy:
-		return w.backoff(1)
+		return w.backoff(w.busy.again(keyspace.LaneOf(d.Resource, d.ID)))
 	}
 	return w.backoff(d.Attempt)
 }

@@ -133,6 +133,7 @@ func (d *drain) judged(v deferral.Verdict, err error) bool {
 	switch v.Fate {
 	case deferral.Done:
 		d.crew.finished.Add(1)
+		d.w.busy.over(d.turn.Lane())
 		return true
 	case deferral.Failed, deferral.Aside:
 		e.Type = EventRetried

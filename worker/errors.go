@@ -49,9 +49,10 @@ func RetryAfter(err error, d time.Duration) error {
 }
 
 // Busy says that the write could not be tried, because something that it needs
-// was taken: a row lock, a connection. It keeps its place and is tried again
-// after the backoff of a first attempt, and the attempt is not counted. It
-// returns nil for nil.
+// was taken: a row lock, a connection. It keeps its place and is tried again,
+// and the attempt is not counted. The backoff is that of a first attempt, then
+// of a second, and so on to the sixth, as long as nothing else of the lane
+// takes effect in this process. It returns nil for nil.
 func Busy(err error) error { return mark(err, marks{busy: true}) }
 
 // Applied is what a function given to WrapBatch returns when the first n values

@@ -198,6 +198,35 @@ func TestBusyIsNeverAnAttempt(t *testing.T) {
 	})
 }
 
+// With a database that was down, every lane was tried again ten times a second.
+func TestBusyLaneIsTriedEverLessOften(t *testing.T) {
+	bubble(t, func(t *testing.T, s *redistest.Server) {
+		rdb := s.Client(t)
+		w := newWorker(t, rdb, worker.Config{Backoff: func(n int) time.Duration { return time.Duration(n) * time.Second }})
+		began := time.Now()
+		var at []time.Duration
+		x := wrap(t, w, func(_ context.Context, e entry) error {
+			at = append(at, time.Since(began))
+			if len(at) == 9 { // it works for a moment
+				return nil
+			}
+			return worker.Busy(errWrite)
+		})
+		push(t, x, entry{To: "a", ID: "1"}, entry{To: "a", ID: "2"})
+		stop := start(t, w)
+		time.Sleep(40 * time.Second)
+		stop()
+		var seconds []int
+		for _, d := range at {
+			seconds = append(seconds, int(d.Round(time.Second).Seconds()))
+		}
+		want := []int{0, 1, 3, 6, 10, 15, 21, 27, 33, 33, 34, 36, 39}
+		if !slices.Equal(seconds, want) {
+			t.Errorf("tried at %v s, want %v", seconds, want)
+		}
+	})
+}
+
 func TestWriteThatKillsItsProcessIsBuriedWithoutItsNeighbours(t *testing.T) {
 	bubble(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client(t)

@@ -222,6 +222,9 @@ type Worker struct {
 	// left are the lanes whose next write this process cannot run.
 	left left
 
+	// busy are the lanes whose writes could not be run for now.
+	busy busy
+
 	// crew is the runners of a Run that is under way.
 	crew atomic.Pointer[crew]
 

@@ -21,7 +21,8 @@ local function start_batch(c, token, most, bytes)
   local got, torn, size, starts, repeated = {}, {}, 0, {}, false
   for i, ref in ipairs(refs) do
     local id, s = lane[2 * i - 1], lane[2 * i]
-    local n, rest, first, last, cause = read_tries(tries[i], tonumber(s))
+    local n, rest, first, last, cause = 0, 0, tonumber(s), '-', ''
+    if tries[i] then n, rest, first, last, cause = read_tries(tries[i], first) end
     if i == 1 then repeated = last == token end
     if repeated and last ~= token then break end
     local again = n > 0 and last ~= token
@@ -34,11 +35,14 @@ local function start_batch(c, token, most, bytes)
     else
       size = size + #envelope
       if size > bytes and got[1] then break end
+      first = int(first)
       if last ~= token then
         n = n + 1
-        starts[#starts + 1], starts[#starts + 2] = ref, tries_text(n, 0, first, token, cause)
+        local at = #starts
+        starts[at + 1], starts[at + 2] = ref, n .. ' 0 ' .. first .. ' ' .. token .. ' ' .. cause
       end
-      for _, v in ipairs({ id, s, n, int(first), cause, envelope }) do got[#got + 1] = v end
+      local at = #got
+      got[at + 1], got[at + 2], got[at + 3], got[at + 4], got[at + 5], got[at + 6] = id, s, n, first, cause, envelope
       if again then break end
     end
   end

@@ -79,10 +79,12 @@ func (q *Queue) Admit(ctx context.Context, w Write) (*Admission, error) {
 		}
 		return intAt(v, 1), code == 1, nil
 	})
+	// An attempt whose reply was lost may have got the lock, and the one after it
+	// have found that another had pushed the same write meanwhile.
+	if lease == nil && (isUnclear(err) || reply.Repeated) {
+		q.locker.Withdraw(ctx, b)
+	}
 	if err != nil {
-		if isUnclear(err) {
-			q.locker.Withdraw(ctx, b)
-		}
 		return nil, fmt.Errorf("deferral: admit %q: %w", w.ID, err)
 	}
 	if lease != nil {

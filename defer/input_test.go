@@ -230,3 +230,38 @@ func TestCallWhoseContextEndsOnTheWayIsUnclear(t *testing.T) {
 		})
 	}
 }
+
+// The moment of a lane was put far ahead, and nobody looked at it again.
+func TestNegativeLookbackIsRefused(t *testing.T) {
+	b := newBench(t, redistest.Mini(t), deferral.Config{})
+	b.push("r", "a")
+	turn := b.enter("r", 1)
+	_, due := b.q.Due(t.Context(), 0, 1, -time.Hour, 0)
+	_, enter := b.q.Enter(t.Context(), "other", 1, -1)
+	_, settle := turn.Settle(t.Context(), deferral.Settlement{Lookback: -1, GoOn: deferral.Always})
+	for name, err := range map[string]error{"Due": due, "Enter": enter, "Settle": settle} {
+		if !errors.Is(err, deferral.ErrInvalid) || !strings.Contains(err.Error(), "lookback") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	b.settle(turn, 0, verdict(turn, deferral.Done, 0)...)
+}
+
+// What is not ours among the writes for later stopped every look at the shard.
+func TestStrangeNameAmongTheWritesForLaterIsTorn(t *testing.T) {
+	onBoth(t, deferral.Config{}, func(t *testing.T, b *bench) {
+		b.push("r", "a")
+		for _, name := range []string{"no zero byte", "", "\x00"} {
+			if err := b.rdb.ZAdd(t.Context(), b.key("later"), redis.Z{Score: 1, Member: name}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		due, err := b.q.Due(t.Context(), 0, 10, 0, 0)
+		if err != nil || len(due.Lanes) != 1 || len(due.Torn) != 3 {
+			t.Errorf("%+v, %v: want the lane, and three that are torn", due, err)
+		}
+		if order := b.drain("r"); order != "a" {
+			t.Errorf("ran %q", order)
+		}
+	})
+}

@@ -43,6 +43,9 @@ func (q *Queue) Due(ctx context.Context, shard, n int, lookback, mark time.Durat
 	if shard < 0 || shard >= q.cfg.Shards {
 		return Due{}, fmt.Errorf("%w: shard %d of %d", ErrInvalid, shard, q.cfg.Shards)
 	}
+	if err := checkLookback(lookback); err != nil {
+		return Due{}, err
+	}
 	if err := q.ensure(ctx); err != nil {
 		return Due{}, fmt.Errorf("deferral: look for due lanes: %w", err)
 	}

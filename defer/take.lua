@@ -23,9 +23,9 @@ local c = read_clock(clock)
 local torn = {}
 for _, ref in ipairs(redis.call('ZRANGEBYSCORE', later, '-inf', int(c.now), 'LIMIT', 0, move)) do
   local cut = string.find(ref, '\0', 1, true)
-  local name, id = string.sub(ref, 1, cut - 1), string.sub(ref, cut + 1)
-  if name == '' then name = ref end
-  if redis.call('EXISTS', prefix .. 'write:' .. ref) == 1 then
+  if cut and redis.call('EXISTS', prefix .. 'write:' .. ref) == 1 then
+    local name, id = string.sub(ref, 1, cut - 1), string.sub(ref, cut + 1)
+    if name == '' then name = ref end
     local lane = prefix .. 'lane:' .. name
     local newest = tonumber(redis.call('ZREVRANGE', lane, 0, 0, 'WITHSCORES')[2]) or 0
     local moment = redis.call('HEXISTS', paused, name) == 1 and FAR or c.now - lookback

@@ -55,6 +55,14 @@ func (t *Turn) Lease() *lock.Lease { return t.lease }
 // [Queue.Admit] has none: the admitted write was never in the lane.
 func (t *Turn) Deliveries() []*Delivery { return t.batch }
 
+// checkLookback refuses what would hide a lane: a moment for it that lies ahead.
+func checkLookback(d time.Duration) error {
+	if d < 0 {
+		return fmt.Errorf("%w: the lookback is %v: want 0 or more", ErrInvalid, d)
+	}
+	return nil
+}
+
 // Torn names the writes that were found in the lane without a payload, which
 // something other than deferlock removed: an evicting Redis, or a hand. They
 // cannot run any more, and are in the lane no longer.
@@ -65,6 +73,9 @@ func (t *Turn) Torn() []string { return t.torn }
 // is locked, empty, resting or paused. The lookback is what the index of due
 // lanes is kept by; see [Queue.Due].
 func (q *Queue) Enter(ctx context.Context, lane string, batch int, lookback time.Duration) (*Turn, error) {
+	if err := checkLookback(lookback); err != nil {
+		return nil, err
+	}
 	return q.enter(ctx, q.locker.Bid(lane, true), batch, lookback)
 }
 
@@ -192,6 +203,9 @@ type Settled struct {
 // keeps its place and will be delivered again. After an error the turn still
 // stands until its lock expires, and Settle may be repeated.
 func (t *Turn) Settle(ctx context.Context, s Settlement) (Settled, error) {
+	if err := checkLookback(s.Lookback); err != nil {
+		return Settled{}, err
+	}
 	args := make([]any, 0, len(t.args)+6+7*len(s.Verdicts))
 	args = append(args, t.args...)
 	args = append(args, min(s.Next, MaxBatch), maxBatchBytes, s.Lookback.Microseconds(), string(s.GoOn), t.queue.cfg.MaxDead)

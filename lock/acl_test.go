@@ -38,7 +38,7 @@ func TestTheseRightsAreEnough(t *testing.T) {
 		if err := lease.Extend(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if err := lease.Lift(t.Context(), lease.Fence()); err != nil {
+		if err := lease.Lift(t.Context(), lease.Fence()+time.Minute.Microseconds()); err != nil {
 			t.Error(err)
 		}
 		mustRelease(t, lease)

@@ -213,9 +213,11 @@ func (ls *Lease) Extend(ctx context.Context) error {
 
 // Lift gives the lease a new fence that is greater than above. It is for a
 // holder whose fence the database finds too small although it does hold the
-// lock: Redis has lost its clock, and the database's number sets it right. It
-// fails with [ErrLost] when the lock is not this lease's, and without having
-// done anything when above is no fence that was ever given.
+// lock: Redis has lost its clock, which has stepped back besides, and the
+// database's number sets it right. It fails with [ErrLost] when the lock is not
+// this lease's, or when Redis's clock has passed above and so never lost it: then
+// another Redis has given that fence, and this one has been cut off. It fails
+// without having done anything when above is no fence that was ever given.
 func (ls *Lease) Lift(ctx context.Context, above int64) error {
 	if above < 0 || above > maxFence {
 		return fmt.Errorf("lock: lift the fence of %q above %d: no fence is as great", ls.Resource(), above)

@@ -283,7 +283,7 @@ func TestForgottenScriptsAreNotNoticed(t *testing.T) {
 				t.Error(err)
 			}
 			s.FlushScripts(t)
-			if err := lease.Lift(t.Context(), lease.Fence()); err != nil {
+			if err := lease.Lift(t.Context(), lease.Fence()+time.Minute.Microseconds()); err != nil {
 				t.Error(err)
 			}
 			s.FlushScripts(t)

@@ -112,7 +112,8 @@ var ErrNoLease = errors.New("worker: no lock is behind this context")
 // above, and returns it. A database whose number is greater than the fence of a
 // write that does hold its lock has outlived Redis's memory; its number sets
 // Redis's clock right. It fails with [lock.ErrLost] when the lock is not the
-// write's any more: then the write is late, and must not take effect.
+// write's any more, or the Redis that says so may have been cut off and replaced
+// ([lock.Lease.Lift]): then the write is late, and must not take effect.
 func LiftFence(ctx context.Context, above int64) (int64, error) {
 	in, ok := FromContext(ctx)
 	if !ok || in.lease == nil {

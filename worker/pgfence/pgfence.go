@@ -48,6 +48,17 @@
 // limit covers is one long statement: it ends by itself, or is stopped by a
 // statement_timeout of the session's.
 //
+// # What a commit is worth
+//
+// A write is acknowledged, and gone from Redis, when Postgres has said that it is
+// committed. With synchronous_commit set to off Postgres says so before its log
+// is on the disk, and forgets the last moments (three times wal_writer_delay at
+// the most) when it crashes: their effects are lost, nothing does them again, and
+// nobody is told. What is left is whole: each write is there once and in its
+// order, and its ID is known if and only if its effect is there. [Setup] has the
+// server warn of it. Where a standby may take over, what it has not got is lost
+// in the same way, unless synchronous_standby_names has it waited for.
+//
 // # Errors
 //
 // The function's own error comes back as it is. Errors that are not the write's

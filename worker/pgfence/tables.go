@@ -29,6 +29,8 @@ var (
 	appliedSQL string
 	//go:embed applied_to.sql
 	appliedToSQL string
+	//go:embed asynchronous.sql
+	asynchronousSQL string
 	//go:embed present.sql
 	presentSQL string
 	//go:embed alone.sql
@@ -70,10 +72,21 @@ func SQL() Statements {
 // Setup creates the tables if they are not there. Any number of processes may
 // call it whenever they start: once the tables are there it takes no lock and
 // needs no right to create.
+//
+// If synchronous_commit is off on the connection, it has the server raise a
+// warning, which is in the server's log and comes to the connection's
+// [github.com/jackc/pgx/v5/pgconn.NoticeHandler]; see the package's text on what
+// a commit is worth.
 func Setup(ctx context.Context, db DB) error {
 	var present bool
-	if err := db.QueryRow(ctx, presentSQL).Scan(&present); err != nil {
+	var commit string
+	if err := db.QueryRow(ctx, presentSQL).Scan(&present, &commit); err != nil {
 		return fmt.Errorf("pgfence: look for the tables: %w", err)
+	}
+	if commit == "off" {
+		if err := warn(ctx, db); err != nil {
+			return fmt.Errorf("pgfence: warn that synchronous_commit is off: %w", err)
+		}
 	}
 	if present {
 		return nil
@@ -89,6 +102,13 @@ func Setup(ctx context.Context, db DB) error {
 		return fmt.Errorf("pgfence: create the tables: %w", err)
 	}
 	return nil
+}
+
+// warn is for what does not keep anything from working.
+func warn(ctx context.Context, db DB) error {
+	b := &pgx.Batch{}
+	b.Queue(asynchronousSQL)
+	return db.SendBatch(ctx, b).Close()
 }
 
 // Applied tells whether a write of the worker called name with this ID has taken

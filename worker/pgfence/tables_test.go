@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/deferlock/deferlock/internal/pgtest"
@@ -296,5 +297,36 @@ func TestFenceUpdatesTouchNoIndex(t *testing.T) {
 	})
 	if hot < updates*99/100 {
 		t.Errorf("%d of %d updates touched no index", hot, updates)
+	}
+}
+
+// A server that reports commits before they are on the disk loses what deferlock
+// takes for done. Whoever sets it up is warned each time, and nobody else is.
+func TestSetupWarnsOfCommitsThatAreNotSynchronous(t *testing.T) {
+	server := pgtest.Start(t)
+	schema := server.Schema(t)
+	for _, c := range []struct {
+		setting string
+		warned  bool
+	}{{"on", false}, {"off", true}, {"off", true}, {"local", false}} {
+		var mu sync.Mutex // guards said
+		var said []string
+		cfg := server.Config(t, schema)
+		cfg.ConnConfig.RuntimeParams["synchronous_commit"] = c.setting
+		cfg.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+			mu.Lock()
+			defer mu.Unlock()
+			if n.Severity == "WARNING" {
+				said = append(said, n.Message)
+			}
+		}
+		if err := pgfence.Setup(t.Context(), pgtest.Connect(t, cfg)); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		if warned := strings.Contains(strings.Join(said, ""), "synchronous_commit is off"); warned != c.warned {
+			t.Errorf("%s: it said %q", c.setting, said)
+		}
+		mu.Unlock()
 	}
 }

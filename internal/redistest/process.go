@@ -70,6 +70,10 @@ func (p *process) startOnFreePort() error {
 // errPortTaken says that somebody else listens on the port by now.
 var errPortTaken = errors.New("the port is taken")
 
+// startPatience is how long a server may take to start. One in a container takes
+// long where many are started.
+const startPatience = 30 * time.Second
+
 // start runs the server and returns when it answers, or why it does not.
 func (p *process) start() error {
 	logPath := filepath.Join(p.dir, "redis.log")
@@ -79,7 +83,7 @@ func (p *process) start() error {
 	if err := p.spawn(logPath); err != nil {
 		return err
 	}
-	answers := poll(time.Millisecond, func() bool {
+	answers := poll(startPatience, time.Millisecond, func() bool {
 		select {
 		case <-p.gone:
 			return true

@@ -13,17 +13,17 @@ const patience = 10 * time.Second
 // saying what was waited for. cond is called from the test's goroutine.
 func Wait(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	if !poll(5*time.Millisecond, cond) {
+	if !poll(patience, 5*time.Millisecond, cond) {
 		t.Fatalf("redistest: waited %v in vain: %s", patience, what)
 	}
 }
 
 // poll asks cond at once and then at every tick, and reports whether it became
-// true while patience lasted.
-func poll(every time.Duration, cond func() bool) bool {
+// true in time.
+func poll(within, every time.Duration, cond func() bool) bool {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()
-	deadline := time.NewTimer(patience)
+	deadline := time.NewTimer(within)
 	defer deadline.Stop()
 	for !cond() {
 		select {

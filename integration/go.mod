@@ -6,6 +6,7 @@ replace github.com/deferlock/deferlock => ..
 
 require (
 	github.com/Shopify/toxiproxy/v2 v2.12.0
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/bsm/redislock v0.10.0
 	github.com/deferlock/deferlock v0.0.0-00010101000000-000000000000
 	github.com/jackc/pgx/v5 v5.12.0

@@ -20,8 +20,30 @@ test: ## vet and test the library and the examples under the race detector; get 
 	@scripts/test $(filter-out ./integration,$(MODULES))
 
 .PHONY: integration
-integration: redis postgres ## every fault on real servers with real processes (six minutes)
-	cd integration && go vet ./... && go test -race ./...
+integration: redis postgres ## every fault on real servers with real processes
+	cd integration && go vet ./... && go test -race -p 1 -parallel 4 ./...
+
+# The images of Redis for `make containers`. One that is not there is pulled.
+REDIS_IMAGES ?=
+
+.PHONY: containers
+containers: ## what is promised, and every fault, in containers (REDIS_IMAGES="redis:6.2 valkey/valkey:8")
+	@scripts/containers $(REDIS_IMAGES)
+
+# How many writes wait in `make backlog`.
+WRITES ?= 1000000
+
+.PHONY: backlog
+backlog: redis ## what a backlog of a million writes costs, in time, commands and memory (WRITES=1000000)
+	cd integration && go test -count=1 -timeout 0 -v ./backlog -args -writes $(WRITES)
+
+.PHONY: bench
+bench: redis ## deferlock beside its peers: report and plots in bench/results (ARGS=-quick, ARGS=-h)
+	cd bench && go run . $(ARGS)
+
+.PHONY: tune
+tune: ## batch and lookback for a load like yours: a table, a plot and a recommendation (ARGS=-h)
+	cd examples/pgwriter && go run . -tune $(ARGS)
 
 .PHONY: race
 race: redis postgres ## the library's tests five times over under the race detector, in random order

@@ -1,13 +1,14 @@
 package servers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -23,15 +24,32 @@ type dockerEngine struct {
 	err  error
 
 	reaper    *exec.Cmd // removes the containers when its standard input ends
-	reaperEnd interface{ Close() error }
+	reaperEnd io.Closer
 }
 
 var engine dockerEngine
 
-// label marks the containers of one test process.
-const label = "deferlock-test"
+// A container is labelled with the test process it is for, and with the process
+// that started it: that test process, or a stand-in of it.
+const (
+	labelTest    = "deferlock-test"
+	labelProcess = "deferlock-test-process"
+)
 
 func owner() string { return strconv.Itoa(os.Getpid()) }
+
+// The images that scripts/images builds. REDIS_IMAGE and POSTGRES_IMAGE name
+// others.
+const (
+	localRedis    = "deferlock-test/redis:local"
+	localPostgres = "deferlock-test/postgres:local"
+)
+
+func redisImage() string    { return cmp.Or(os.Getenv("REDIS_IMAGE"), localRedis) }
+func postgresImage() string { return cmp.Or(os.Getenv("POSTGRES_IMAGE"), localPostgres) }
+
+// imagesNamed says that the environment names an image.
+func imagesNamed() bool { return redisImage() != localRedis || postgresImage() != localPostgres }
 
 // answers says whether there is an engine that has our images.
 func (e *dockerEngine) answers() error {
@@ -49,9 +67,13 @@ func (e *dockerEngine) connect() error {
 	if err := pool.Client.PingWithContext(ctx); err != nil {
 		return fmt.Errorf("no Docker engine answers: %w", err)
 	}
-	for _, image := range []string{redisImage, postgresImage} {
+	// One that was named is pulled when it is not there; ours is in no registry.
+	for _, image := range []string{redisImage(), postgresImage()} {
+		if image != localRedis && image != localPostgres {
+			continue
+		}
 		if _, err := pool.Client.InspectImage(image); err != nil {
-			return fmt.Errorf("image %s: %w", image, err)
+			return fmt.Errorf("the engine has no image %s, which scripts/images builds: %w", image, err)
 		}
 	}
 	e.pool = pool
@@ -62,7 +84,11 @@ func (e *dockerEngine) connect() error {
 // has ended, whatever it ended of.
 func (e *dockerEngine) startReaper() error {
 	const script = `cat >/dev/null; docker ps -aq --filter "label=$1=$2" | xargs -r docker rm -f >/dev/null 2>&1`
-	e.reaper = exec.Command("sh", "-c", script, "reaper", label, owner())
+	e.reaper = exec.Command("sh", "-c", script, "reaper", labelTest, owner())
+	if isStandIn() {
+		// Whoever killed this process waits until nobody holds its standard error.
+		e.reaper.Args[4], e.reaper.Stderr = labelProcess, os.Stderr
+	}
 	e.reaper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is not for it
 	stdin, err := e.reaper.StdinPipe()
 	if err != nil {
@@ -92,13 +118,20 @@ type container struct {
 // run starts a container. Its image holds the same programs as a machine on
 // which they are installed; its directory is the server's own, at the same path.
 func (e *dockerEngine) run(s spec) (running, error) {
-	repository, tag, _ := strings.Cut(s.image, ":")
+	repository, tag := dc.ParseRepositoryTag(s.image)
 	opts := &dockertest.RunOptions{
 		Repository: repository, Tag: tag, Entrypoint: []string{s.program}, Cmd: s.args, WorkingDir: s.dir,
-		Labels: map[string]string{label: owner()}, Env: s.env, Mounts: []string{s.dir + ":" + s.dir},
+		Labels: map[string]string{labelTest: owner(), labelProcess: owner()}, Env: s.env,
+		Mounts: []string{s.dir + ":" + s.dir}, User: fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid()),
+	}
+	if isStandIn() {
+		opts.Labels[labelTest] = standInFor()
 	}
 	if s.user != nil {
 		opts.User = fmt.Sprintf("%d:%d", s.user.uid, s.user.gid)
+	}
+	if s.program != redisProgram { // Postgres wants to know its own name
+		opts.Mounts = append(opts.Mounts, "/etc/passwd:/etc/passwd:ro")
 	}
 	r, err := e.pool.RunWithOptions(opts, func(h *dc.HostConfig) { h.NetworkMode = "host" })
 	if err != nil {

@@ -15,10 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-const (
-	postgresProgram = "postgres"
-	postgresImage   = "deferlock-test/postgres:local"
-)
+const postgresProgram = "postgres"
 
 // Postgres is one Postgres of a test.
 type Postgres struct {
@@ -76,7 +73,7 @@ func newPostgres(makeDir func() string, settings []string) (*Postgres, error) {
 	}
 	p := &Postgres{port: port}
 	p.daemon = &daemon{up: p.answers, spec: spec{
-		program: postgresProgram, image: postgresImage, dir: dir, user: who, args: args,
+		program: postgresProgram, image: postgresImage(), dir: dir, user: who, args: args,
 	}}
 	return p, nil
 }
@@ -87,7 +84,7 @@ func initdb(dir, data string, who *account) error {
 	template.Lock()
 	defer template.Unlock()
 	if template.files == nil {
-		r, err := launch(spec{program: "initdb", image: postgresImage, dir: dir, user: who, args: []string{
+		r, err := launch(spec{program: "initdb", image: postgresImage(), dir: dir, user: who, args: []string{
 			"-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions",
 		}})
 		if err != nil {

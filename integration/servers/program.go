@@ -68,6 +68,8 @@ func (p *program) signal(s syscall.Signal) error {
 func (p *program) gone() <-chan struct{} { return p.ended }
 func (p *program) said() string          { return p.tail.String() }
 
+var errNotInstalled = errors.New("there is no such program on this machine")
+
 // find looks for a program on the PATH and where packages put Postgres.
 func find(name string) (string, error) {
 	if own := os.Getenv("REDIS_SERVER"); name == redisProgram && own != "" {
@@ -82,9 +84,9 @@ func find(name string) (string, error) {
 		found = append(found, some...)
 	}
 	if len(found) == 0 {
-		return "", fmt.Errorf("there is no %s on this machine and no Docker engine answers: "+
-			"`make redis postgres` in the root directory installs them; or install redis and PostgreSQL 15 or newer "+
-			"(Debian: apt-get install redis-server postgresql), or start Docker and build the images with scripts/images", name)
+		return "", fmt.Errorf("%s: %w: `make redis postgres` in the root directory installs what is missing; "+
+			"or install redis and PostgreSQL 15 or newer (Debian: apt-get install redis-server postgresql); "+
+			"or start Docker and name images in REDIS_IMAGE and POSTGRES_IMAGE", name, errNotInstalled)
 	}
 	slices.Sort(found)
 	return found[len(found)-1], nil

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -16,17 +17,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-const (
-	redisProgram = "redis-server"
-	redisImage   = "deferlock-test/redis:local"
-)
+const redisProgram = "redis-server"
 
 // Redis is one redis-server of a test. Its methods are for one goroutine at a
 // time; clients are not.
 type Redis struct {
 	*daemon
-	addr, password string
-	port           int
+	addr, host, password string
+	port                 int
 }
 
 // NewRedis starts a redis-server that a test may do anything to. It keeps an
@@ -42,11 +40,20 @@ func NewRedis(t testing.TB, args ...string) *Redis {
 // newRedis starts one whose port plus other must be free too.
 func newRedis(t testing.TB, other int, args ...string) *Redis {
 	t.Helper()
+	return newRedisOn(t, local, other, args...)
+}
+
+// local is the address of servers that have none of their own.
+const local = "127.0.0.1"
+
+// newRedisOn starts one that has an address of this machine.
+func newRedisOn(t testing.TB, host string, other int, args ...string) *Redis {
+	t.Helper()
 	port, err := freePort(other)
 	if err != nil {
 		t.Fatalf("servers: %v", err)
 	}
-	r := redisAt(t, port, args...)
+	r := redisOn(t, host, port, args...)
 	if err := r.start(); err != nil {
 		t.Fatalf("servers: %v", err)
 	}
@@ -85,14 +92,20 @@ func NewTLSRedis(t testing.TB, files map[string][]byte) string {
 // redisAt prepares a server on a port. It ends with the test.
 func redisAt(t testing.TB, port int, args ...string) *Redis {
 	t.Helper()
+	return redisOn(t, local, port, args...)
+}
+
+// redisOn prepares one that has an address of this machine.
+func redisOn(t testing.TB, host string, port int, args ...string) *Redis {
+	t.Helper()
 	dir := directory(t, nil)
-	r := &Redis{port: port, addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
+	r := &Redis{host: host, port: port, addr: net.JoinHostPort(host, strconv.Itoa(port))}
 	r.daemon = &daemon{up: r.answers, spec: spec{
-		program: redisProgram, image: redisImage, dir: dir,
+		program: redisProgram, image: redisImage(), dir: dir,
 		args: append([]string{
-			"--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", dir, "--save", "",
-			"--appendonly", "yes", "--appendfsync", "no", "--enable-debug-command", "local",
-		}, args...),
+			"--bind", host, "--port", strconv.Itoa(port), "--dir", dir, "--save", "",
+			"--appendonly", "yes", "--appendfsync", "no",
+		}, append(allowDebug(t), args...)...),
 	}}
 	t.Cleanup(func() { r.end(syscall.SIGKILL) })
 	return r
@@ -211,6 +224,18 @@ func (r *Redis) CutTail(t testing.TB, n int64) int64 {
 		t.Fatalf("servers: %v", err)
 	}
 	return n
+}
+
+// Rewrite has the server write its append-only file anew, and returns when it
+// has.
+func (r *Redis) Rewrite(t testing.TB) {
+	t.Helper()
+	r.Do(t, "bgrewriteaof")
+	Wait(t, patience, "the append-only file to be rewritten", func() bool {
+		now := info(r, "persistence")
+		return strings.Contains(now, "aof_rewrite_in_progress:0") && strings.Contains(now, "aof_rewrite_scheduled:0") &&
+			strings.Contains(now, "aof_last_bgrewrite_status:ok")
+	})
 }
 
 // Dir is the server's own directory.

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -34,6 +35,8 @@ const (
 type SentinelSet struct {
 	Servers   []*Redis // the first is the primary to begin with
 	Sentinels []*Redis
+
+	cuts [][2]string // from whom to whom nothing is let through
 }
 
 // NewSentinelSet starts one and returns when every Sentinel knows all others and
@@ -46,17 +49,19 @@ func NewSentinelSet(t testing.TB, args ...string) *SentinelSet {
 		"--user", replicaUser, "on", ">" + peerPassword, "+@all", "~*", "&*",
 		"--user", sentinelUser, "on", ">" + peerPassword, "+@all", "~*", "&*",
 		"--masteruser", replicaUser, "--masterauth", peerPassword}, args...)
+	hosts := addressBook()
 	for i := range 3 {
-		own := args
+		host := hosts()
+		own := append([]string{"--bind-source-addr", host}, args...)
 		if i > 0 {
-			own = append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(s.Servers[0].port)}, args...)
+			own = append([]string{"--replicaof", s.Servers[0].host + " " + strconv.Itoa(s.Servers[0].port)}, own...)
 		}
-		r := newRedis(t, 0, own...)
+		r := newRedisOn(t, host, 0, own...)
 		r.password = ClientPassword
 		s.Servers = append(s.Servers, r)
 	}
 	for range 3 {
-		s.Sentinels = append(s.Sentinels, newSentinel(t, s.Servers[0].port))
+		s.Sentinels = append(s.Sentinels, newSentinel(t, hosts(), s.Servers[0]))
 	}
 	for _, r := range s.Servers[1:] {
 		Wait(t, patience, "a replica to be in step", func() bool {
@@ -72,20 +77,20 @@ func NewSentinelSet(t testing.TB, args ...string) *SentinelSet {
 	return s
 }
 
-// newSentinel starts a Sentinel for the primary on a port. It writes to its
-// configuration, so it needs one in a file.
-func newSentinel(t testing.TB, primary int) *Redis {
+// newSentinel starts a Sentinel for a primary. It writes to its configuration, so
+// it needs one in a file.
+func newSentinel(t testing.TB, host string, primary *Redis) *Redis {
 	t.Helper()
 	port, err := freePort(0)
 	if err != nil {
 		t.Fatalf("servers: %v", err)
 	}
-	n := redisAt(t, port)
+	n := redisOn(t, host, port)
 	file := filepath.Join(n.spec.dir, "sentinel.conf")
-	text := fmt.Sprintf("port %[1]d\nbind 127.0.0.1\ndir %[2]s\nsentinel monitor %[4]s 127.0.0.1 %[3]d 2\n"+
+	text := fmt.Sprintf("port %[1]d\nbind %[7]s\nbind-source-addr %[7]s\ndir %[2]s\nsentinel monitor %[4]s %[8]s %[3]d 2\n"+
 		"sentinel down-after-milliseconds %[4]s 500\nsentinel failover-timeout %[4]s 1000\nsentinel parallel-syncs %[4]s 2\n"+
 		"sentinel auth-user %[4]s %[5]s\nsentinel auth-pass %[4]s %[6]s\n",
-		port, n.spec.dir, primary, Master, sentinelUser, peerPassword)
+		port, n.spec.dir, primary.port, Master, sentinelUser, peerPassword, host, primary.host)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatalf("servers: %v", err)
 	}
@@ -188,22 +193,38 @@ func (s *SentinelSet) Failover(t testing.TB) *Redis {
 }
 
 // CutOff parts a server from its replicas and from the Sentinels, both ways, but
-// not from its clients. It is not done by the network, which takes the rights of
-// root and a machine of one's own, but by the server: it does not know the
-// others any more.
+// not from its clients, until Heal. In a network of its own ([OwnNetwork]) what
+// they send each other is dropped, and nobody is told. Else, for that takes the
+// rights of root, the server itself does it: it does not know the others any
+// more.
 func (s *SentinelSet) CutOff(t testing.TB, r *Redis) {
 	t.Helper()
+	if OwnNetwork() {
+		for _, other := range slices.Concat(s.Servers, s.Sentinels) {
+			if other != r {
+				s.cuts = append(s.cuts, [2]string{r.host, other.host}, [2]string{other.host, r.host})
+			}
+		}
+		for _, c := range s.cuts {
+			drop(t, c[0], c[1])
+		}
+		return
+	}
 	for _, user := range []string{replicaUser, sentinelUser} {
 		r.Do(t, "acl", "setuser", user, "off")
 		r.Do(t, "client", "kill", "user", user)
 	}
 }
 
-// Heal starts and wakes whatever is down or cut off, and returns when one primary has two
-// replicas in step.
+// Heal starts and wakes whatever is down or cut off, and returns when one
+// primary has two replicas in step.
 func (s *SentinelSet) Heal(t testing.TB) {
 	t.Helper()
-	for _, r := range append(append([]*Redis{}, s.Servers...), s.Sentinels...) {
+	for _, c := range s.cuts {
+		undrop(t, c[0], c[1])
+	}
+	s.cuts = nil
+	for _, r := range slices.Concat(s.Servers, s.Sentinels) {
 		if !r.isUp() {
 			r.Start(t)
 		}
@@ -218,7 +239,7 @@ func (s *SentinelSet) Heal(t testing.TB) {
 	primary := s.Primary(t)
 	for _, r := range s.Servers {
 		if r != primary {
-			insist(t, r, "replicaof", "127.0.0.1", primary.port)
+			insist(t, r, "replicaof", primary.host, primary.port)
 		}
 	}
 	Wait(t, patience, "one primary with two replicas in step", func() bool {

@@ -13,6 +13,14 @@
 // DEFERLOCK_SERVERS=env, docker or programs forces one way. With env a server
 // that a test has to kill is still one of its own.
 //
+// Containers are of the images that scripts/images builds from the programs on
+// this machine, or of those that REDIS_IMAGE and POSTGRES_IMAGE name, as in
+// REDIS_IMAGE=redis:7.4. Only an image that is named so is ever pulled, and only
+// if the engine does not have it.
+//
+// Tests that start a redis-server by themselves, such as the library's own, can
+// be given these servers too: see [Environ].
+//
 // Every server belongs to the test it was made for and ends with it. Programs
 // also die with the test process, whatever that dies of; containers are removed
 // by a shell that waits for its end. A server is told where to be by its command
@@ -22,6 +30,7 @@
 package servers
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -69,8 +78,8 @@ var ownWay = sync.OnceValues(func() (string, error) {
 	switch {
 	case err == nil:
 		return docker, nil
-	case f == docker:
-		return "", fmt.Errorf("DEFERLOCK_SERVERS is docker, but no engine is of use: %w; "+
+	case f == docker || imagesNamed():
+		return "", fmt.Errorf("containers are asked for, but no engine is of use: %w; "+
 			"scripts/docker installs and starts one, scripts/images builds the images", err)
 	}
 	return programs, nil
@@ -102,5 +111,9 @@ func launch(s spec) (running, error) {
 	if way == docker {
 		return engine.run(s)
 	}
-	return spawn(s)
+	r, err := spawn(s)
+	if errors.Is(err, errNotInstalled) && engine.err != nil {
+		err = fmt.Errorf("%w (why there are no containers: %w)", err, engine.err)
+	}
+	return r, err
 }

@@ -9,7 +9,10 @@ import (
 	"github.com/deferlock/deferlock/integration/servers"
 )
 
-func TestMain(m *testing.M) { servers.Main(m) }
+func TestMain(m *testing.M) {
+	servers.StandIn()
+	servers.Main(m)
+}
 
 func TestKilledRedisComesBackWithItsKeys(t *testing.T) {
 	t.Parallel()

@@ -50,6 +50,10 @@ func shared(t testing.TB) *Postgres {
 func Main(m *testing.M) {
 	logging.Disable() // faults are what tests inject; errors come back from the calls
 	zerolog.SetGlobalLevel(zerolog.Disabled)
+	if err := openNetwork(); err != nil {
+		fmt.Fprintln(os.Stderr, "servers: the network of this process:", err)
+		os.Exit(2)
+	}
 	code := m.Run()
 	end()
 	os.Exit(code)

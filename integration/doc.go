@@ -41,12 +41,17 @@
 //	worker    1–4, 28–32   faults_worker_test.go, faults_function_test.go
 //	network   5, 6, 8, 9   faults_net_test.go
 //	Redis     10–15, 20–24, 33, 34
-//	          faults_redis_test.go, faults_refusal_test.go, faults_clock_test.go, faults_rights_test.go
+//	          faults_redis_test.go, faults_aof_test.go, faults_refusal_test.go, faults_eviction_test.go,
+//	          faults_clock_test.go, faults_clock_amd64_test.go, faults_rights_test.go
 //	failover  16–19        faults_cluster_test.go
 //	Postgres  7, 25–27     faults_postgres_test.go
+//	planted                planted_test.go
 //
 // Row 18 parts a primary from its replicas and Sentinels by taking away the users
-// these are known by, which needs no root and no network of its own.
+// these are known by, and, as root on Linux with iptables, once more by dropping
+// their packets in a network of its own; its log says what was done. Row 23 sets
+// Redis's clock by a library put before it (Linux, a C compiler), and a worker's
+// by writing over the kernel's function in its memory (Linux on amd64).
 //
 // Nothing here sleeps to give something time to happen: what waits for a
 // condition uses servers.Wait, and what lasts is a fault.

@@ -1,7 +1,9 @@
 package integration_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,28 +83,61 @@ func TestRow17PlannedFailover(t *testing.T) {
 // stay with it: two processes hold the same lock. Only the fence keeps their
 // writes apart. What the clients of the old primary were told is kept is what
 // the level says.
+//
+// They are parted twice: by taking away the users by which servers know each
+// other, which anybody may do; and, in a process with a network of its own, by
+// dropping their packets, which takes root.
 func TestRow18Partition(t *testing.T) {
-	for level, replicas := range levels(1) {
-		t.Run(level, func(t *testing.T) {
-			f, s := sentinels(t, replicas)
-			f.MayOvertake = true
-			old := s.Primary(t)
-			load := steady()
-			load.Push, load.Once = 50, true
-			left := f.Start(fleet.Spec{Run: true, Submit: load, Replicas: replicas,
-				Redis: fleet.Target{Addrs: []string{old.Addr()}, Password: servers.ClientPassword}})
-			left.Accepted(20)
-			s.CutOff(t, old)
-			s.AwaitOther(t, old)
-			more(f, 50)
-			n := left.Taken()
-			f.Until("the minority to go on as well", func() bool { return left.Taken() > n+10 })
-			left.Kill()
-			s.Heal(t)
-			more(f, 20)
-			t.Log(f.Finish())
-		})
+	if servers.OwnNetwork() {
+		t.Log("parted by dropping packets")
+		for level, replicas := range levels(1) {
+			t.Run(level, func(t *testing.T) { partition(t, replicas) })
+		}
+		return
 	}
+	t.Log("parted by taking away users")
+	for level, replicas := range levels(1) {
+		t.Run(level, func(t *testing.T) { partition(t, replicas) })
+	}
+	said, err := servers.InOwnNetwork(t)
+	switch {
+	case errors.Is(err, servers.ErrNoNetwork):
+		t.Logf("NOT parted by dropping packets: %v", err)
+	case err != nil || !strings.Contains(said, "parted by dropping packets"):
+		t.Errorf("%v\n%s", err, said)
+	default:
+		t.Log(said)
+	}
+}
+
+func partition(t *testing.T, replicas int) {
+	f, s := sentinels(t, replicas)
+	f.MayOvertake = true
+	old := s.Primary(t)
+	onOld := fleet.Target{Addrs: []string{old.Addr()}, Password: servers.ClientPassword}
+	load := steady()
+	load.Push, load.Once = 50, true
+	left := f.Start(fleet.Spec{Run: true, Submit: load, Replicas: replicas, Redis: onOld})
+	left.Accepted(20)
+	// It has a lock, and is about to write. The old primary will go on calling the
+	// lock its own, whoever has written since.
+	late := f.Start(fleet.Spec{Run: true, Submit: &fleet.Load{Resources: 1, Once: true}, Replicas: replicas, Redis: onOld,
+		Deaf: true, Gate: fleet.Gate{At: "before begin"}})
+	late.AtGate()
+	s.CutOff(t, old)
+	s.AwaitOther(t, old)
+	effects := f.Effects()
+	more(f, 100)
+	f.Until("others to write to its resource", func() bool { return f.Effects() > effects+100 })
+	n := left.Taken()
+	f.Until("the minority to go on as well", func() bool { return left.Taken() > n+10 })
+	late.Open()
+	f.Until("the late holder to be stopped by the fence", func() bool { return late.Refusals() > 0 })
+	late.Kill()
+	left.Kill()
+	s.Heal(t)
+	more(f, 20)
+	t.Log(f.Finish())
 }
 
 // The owner of a slot dies; a replica takes over from a healthy one; a slot

@@ -96,7 +96,8 @@ func TestRow26PostgresRefuses(t *testing.T) {
 
 // With synchronous_commit=off Postgres loses its last commits when it is killed,
 // although it said they were done: what was acknowledged then is gone, and no
-// library can bring it back. All that is left is in order and there once.
+// library can bring it back. All that is left is in order and there once, and
+// Setup has warned (TestSetupWarnsOfCommitsThatAreNotSynchronous in pgfence).
 func TestRow27CommitsThatAreNotSynchronous(t *testing.T) {
 	t.Parallel()
 	redis := servers.NewRedis(t)

@@ -77,28 +77,6 @@ func TestRow14OutOfMemory(t *testing.T) {
 	}
 }
 
-// A Redis that evicts is pointed out when a worker starts, and drops what it
-// likes; the workers stay honest and alive.
-func TestRow15EvictingRedis(t *testing.T) {
-	for _, policy := range []string{"allkeys-lru", "volatile-ttl"} {
-		t.Run(policy, func(t *testing.T) {
-			r := newRig(t, "--maxmemory-policy", policy)
-			p := r.Start(fleet.Spec{Run: true, Submit: steady()})
-			p.Accepted(20)
-			r.Until("a warning", func() bool { return strings.Contains(p.Errors(), "maxmemory-policy") })
-			if policy != "volatile-ttl" {
-				return // what is evicted there is the queue itself
-			}
-			// Only what has a life-time is evicted: the locks.
-			r.redis.Do(t, "config", "set", "maxmemory", "1")
-			<-time.After(2 * ttl)
-			r.redis.Do(t, "config", "set", "maxmemory", "0")
-			r.more(20)
-			r.Finish()
-		})
-	}
-}
-
 // Redis may only be read from, or has not the replicas it wants.
 func TestRow20ReadOnlyOrTooFewReplicas(t *testing.T) {
 	r := newRig(t)

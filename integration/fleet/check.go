@@ -24,6 +24,7 @@ type Report struct {
 	Failed                     int // calls of functions that returned an error
 	Stale                      int // of those, refused by the fence
 	LocksLost                  int // while a write ran
+	Torn                       int // writes that were found without their payload
 	Dead                       int
 	LostWrites                 int // accepted, and gone with Redis's memory
 	LostReplies                int
@@ -47,8 +48,8 @@ func (r *Report) Has(kind string) bool {
 
 // String is the report in a line.
 func (r *Report) String() string {
-	return fmt.Sprintf("%d accepted, %d refused, %d unknown, %d in effect, %d redelivered, %d failed, %d stopped by the fence, %d locks lost, %d dead, %d lost, %d violations",
-		r.Accepted, r.Refused, r.Unknown, r.Effects, r.Redelivered, r.Failed, r.Stale, r.LocksLost, r.Dead, r.LostWrites, len(r.Violations))
+	return fmt.Sprintf("%d accepted, %d refused, %d unknown, %d in effect, %d redelivered, %d failed, %d stopped by the fence, %d locks lost, %d torn, %d dead, %d lost, %d violations",
+		r.Accepted, r.Refused, r.Unknown, r.Effects, r.Redelivered, r.Failed, r.Stale, r.LocksLost, r.Torn, r.Dead, r.LostWrites, len(r.Violations))
 }
 
 // check judges what the processes have said, what is in the database and what is
@@ -112,8 +113,12 @@ func (f *Fleet) submissions(h *history.History, r *Report) {
 				r.Failed++
 			case saidStale:
 				r.Failed, r.Stale = r.Failed+1, r.Stale+1
+			case saidRefused:
+				r.violate("refused", "%s was stopped although nobody has written with a greater fence: %s", ref, rec.Text)
 			case saidLost:
 				r.LocksLost++
+			case saidTorn:
+				r.Torn++
 			case saidNote:
 				if strings.HasPrefix(rec.Text, "lost ") {
 					r.LostReplies++

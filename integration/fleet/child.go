@@ -64,6 +64,11 @@ const (
 
 // process is the life of one.
 func process(spec Spec) error {
+	if spec.Clock != 0 {
+		if err := setClock(spec.Clock); err != nil {
+			return fmt.Errorf("fleet: set the clock: %w", err)
+		}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	p := &child{spec: spec, say: &sayer{out: os.Stdout}, quiet: make(chan struct{})}
@@ -78,7 +83,7 @@ func process(spec Spec) error {
 	}
 	defer db.Close()
 	go p.obey(stop)
-	if spec.Plant == PlantNaive {
+	if spec.Plant == PlantNaive || spec.Plant == PlantRelease {
 		return p.naive(ctx, rdb, db)
 	}
 	return p.work(ctx, rdb, db)
@@ -165,6 +170,8 @@ func (p *child) observe(e worker.Event) {
 	switch {
 	case e.Type == worker.EventLost:
 		r.Event = saidLost
+	case e.Type == worker.EventTorn:
+		r.Event = saidTorn
 	case e.Type == worker.EventBuried || e.Type == worker.EventHalted:
 		r.Event = saidBuried
 	case e.Type == worker.EventEnded && e.Err != nil && !errors.Is(e.Err, pgfence.ErrStale):

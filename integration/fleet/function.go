@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/deferlock/deferlock/lock"
 	"github.com/deferlock/deferlock/worker"
 	"github.com/deferlock/deferlock/worker/pgfence"
 )
@@ -25,12 +27,17 @@ var (
 	leaveSQL string
 )
 
+// pgfence's own statements.
+var fenceSQL, seenSQL, recordSQL = pgfence.SQL().Fence, pgfence.SQL().Seen, pgfence.SQL().Record
+
 // The ways to break a promise.
 const (
 	PlantNoFence  = "no fence"  // neither fence nor ID: what a worker without pgfence does
 	PlantNoID     = "no id"     // the fence alone: a commit is repeated
 	PlantAckFirst = "ack first" // the write is acknowledged before it is committed
 	PlantNaive    = "naive"     // the plain recipe: lock, push on conflict, pop
+	PlantRelease  = "release"   // the plain recipe, whose locks are released without their token
+	PlantStrict   = "strict"    // pgfence, but a fence must be greater than the last: < for <=
 )
 
 // Write is what is submitted.
@@ -64,14 +71,35 @@ func (f *function) many(ctx context.Context, ws []Write) error {
 		go func() { _ = f.write(context.WithoutCancel(ctx), ws) }()
 		return nil
 	}
+	given := ctx
+	defer context.AfterFunc(given, func() {
+		if errors.Is(context.Cause(given), lock.ErrLost) {
+			f.say.say(record{Event: saidTold, ID: in.ID, Resource: in.Resource})
+		}
+	})()
 	if f.spec.Deaf {
 		ctx = context.WithoutCancel(ctx)
 	}
 	err := f.write(ctx, ws)
 	if errors.Is(err, pgfence.ErrStale) {
-		f.say.say(record{Event: saidStale, ID: in.ID, Resource: in.Resource})
+		f.stale(context.WithoutCancel(ctx), in)
 	}
 	return err
+}
+
+// stale says that a write was refused by the fence, and whether it should have
+// been: only who is late, and so has a smaller fence than the last who wrote.
+func (f *function) stale(ctx context.Context, in worker.Info) {
+	f.say.say(record{Event: saidStale, ID: in.ID, Resource: in.Resource})
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var seen int64
+	if err := f.db.QueryRow(ctx, seenSQL, in.Name, in.Resource).Scan(&seen); err != nil {
+		return // the database is in trouble just now
+	}
+	if in.Fence >= seen {
+		f.say.say(record{Event: saidRefused, ID: in.ID, Resource: in.Resource, Text: fmt.Sprintf("%d, the last was %d", in.Fence, seen)})
+	}
 }
 
 // write takes the time that it is to take, and writes. While it takes its time it
@@ -88,17 +116,13 @@ func (f *function) write(ctx context.Context, ws []Write) error {
 	switch {
 	case f.spec.Plant == PlantNoID:
 		return f.plain(ctx, func(tx pgx.Tx) error {
-			const fence = `INSERT INTO deferlock_fence AS f (name, resource, fence) VALUES ($1, $2, $3)
-				ON CONFLICT (name, resource) DO UPDATE SET fence = EXCLUDED.fence WHERE f.fence <= EXCLUDED.fence`
-			tag, err := tx.Exec(ctx, fence, in.Name, in.Resource, in.Fence)
-			if err == nil && tag.RowsAffected() == 0 {
-				err = worker.Busy(pgfence.ErrStale)
-			}
-			if err != nil {
+			if err := f.fence(ctx, tx, in, fenceSQL); err != nil {
 				return err
 			}
 			return body(tx, ws)
 		})
+	case f.spec.Plant == PlantStrict:
+		return f.plain(ctx, func(tx pgx.Tx) error { return f.strict(ctx, tx, in, ws, body) })
 	case f.spec.Plant != "":
 		return f.plain(ctx, func(tx pgx.Tx) error { return body(tx, ws) })
 	case in.Batch != nil:
@@ -111,6 +135,29 @@ func (f *function) write(ctx context.Context, ws []Write) error {
 // as pgfence's do not.
 func (f *function) plain(ctx context.Context, body func(pgx.Tx) error) error {
 	return worker.Busy(pgx.BeginFunc(ctx, f.db, body))
+}
+
+// fence refuses whoever is late, by pgfence's statement or one like it.
+func (f *function) fence(ctx context.Context, tx pgx.Tx, in worker.Info, sql string) error {
+	tag, err := tx.Exec(ctx, sql, in.Name, in.Resource, in.Fence, defaultTTL.Milliseconds(), defaultTTL.Milliseconds())
+	if err == nil && tag.RowsAffected() == 0 {
+		err = pgfence.ErrStale
+	}
+	return err
+}
+
+// strict is pgfence's transaction with the planted fault: a holder cannot write
+// twice under one fence.
+func (f *function) strict(ctx context.Context, tx pgx.Tx, in worker.Info, ws []Write, body func(pgx.Tx, []Write) error) error {
+	if err := f.fence(ctx, tx, in, strings.Replace(fenceSQL, "f.fence <= EXCLUDED.fence", "f.fence < EXCLUDED.fence", 1)); err != nil {
+		return err
+	}
+	hash := in.PayloadHash()
+	tag, err := tx.Exec(ctx, recordSQL, in.Name, in.Resource, in.ID, hash[:])
+	if err != nil || tag.RowsAffected() == 0 {
+		return err
+	}
+	return body(tx, ws)
 }
 
 func (f *function) effect(ctx context.Context, tx pgx.Tx, ws []Write) error {

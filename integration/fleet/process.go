@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -30,7 +29,8 @@ type Process struct {
 	// mu guards all below.
 	mu      sync.Mutex
 	records []record
-	killed  bool // or asked to end: that it ended is no news
+	counts  map[string]int // of records, by event and outcome: there may be very many
+	killed  bool           // or asked to end: that it ended is no news
 }
 
 // start starts a process and returns when it works.
@@ -44,7 +44,7 @@ func start(t testing.TB, spec Spec) *Process {
 	if err != nil {
 		t.Fatalf("fleet: %v", err)
 	}
-	p := &Process{Spec: spec, t: t, cmd: exec.Command(program), errs: &output{}, heard: make(chan struct{}), gone: make(chan struct{})}
+	p := &Process{Spec: spec, t: t, cmd: exec.Command(program), errs: &output{}, heard: make(chan struct{}), gone: make(chan struct{}), counts: map[string]int{}}
 	p.cmd.Env = append(os.Environ(), variable+"="+string(text))
 	p.cmd.Stderr = p.errs
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -80,25 +80,24 @@ func (p *Process) hear(r record) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.records = append(p.records, r)
+	p.counts[r.Event]++
+	p.counts[r.Event+" "+r.Outcome]++
+	if r.Event == saidNote {
+		p.counts[r.Event+": "+r.Text]++
+	}
 }
 
 // count is how often the process has said something.
-func (p *Process) count(event, text string) int {
+func (p *Process) count(event string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := 0
-	for _, r := range p.records {
-		if r.Event == event && (text == "" || strings.HasPrefix(r.Text, text)) {
-			n++
-		}
-	}
-	return n
+	return p.counts[event]
 }
 
 // await waits until the process has said something n times.
 func (p *Process) await(event string, n int, within time.Duration) {
 	p.t.Helper()
-	done := func() bool { return p.count(event, "") >= n }
+	done := func() bool { return p.count(event) >= n }
 	servers.Wait(p.t, within, fmt.Sprintf("%s to say %q %d times", p.Spec.Process, event, n), func() bool {
 		select {
 		case <-p.gone:
@@ -130,19 +129,9 @@ func (p *Process) Taken() int   { return p.told("accepted") }
 func (p *Process) Refused() int { return p.told("refused") }
 
 // Told is how many of the process's submissions have ended, in whatever way.
-func (p *Process) Told() int { return p.count(saidReturn, "") }
+func (p *Process) Told() int { return p.count(saidReturn) }
 
-func (p *Process) told(outcome string) int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	n := 0
-	for _, r := range p.records {
-		if r.Event == saidReturn && r.Outcome == outcome {
-			n++
-		}
-	}
-	return n
-}
+func (p *Process) told(outcome string) int { return p.count(saidReturn + " " + outcome) }
 
 // Quiet has the process submit nothing more, and returns when the last of its
 // calls has returned.
@@ -153,7 +142,13 @@ func (p *Process) Quiet() {
 }
 
 // Lost is how many replies to a step the process has not got.
-func (p *Process) Lost(step string) int { return p.count(saidNote, "lost "+step) }
+func (p *Process) Lost(step string) int { return p.count(saidNote + ": lost " + step) }
+
+// Refusals is how many of its writes the fence has refused.
+func (p *Process) Refusals() int { return p.count(saidStale) }
+
+// ToldLost is how often a function of the process was told that its lock is lost.
+func (p *Process) ToldLost() int { return p.count(saidTold) }
 
 // Open lets the process go on behind its gate.
 func (p *Process) Open() { p.tell(sayOpen) }

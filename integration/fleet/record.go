@@ -12,17 +12,20 @@ import (
 
 // What a process says about itself, one line of JSON each.
 const (
-	saidUp     = "up"     // it works
-	saidCall   = "call"   // a write is about to be submitted
-	saidReturn = "return" // the submitter was told what became of it
-	saidAgain  = "again"  // a function is called for a write that was started before
-	saidStale  = "stale"  // a function was refused by the fence
-	saidLost   = "lost"   // a lock was lost while its write ran
-	saidEnded  = "ended"  // a function has failed
-	saidBuried = "buried"
-	saidGate   = "gate"  // it is at its gate
-	saidQuiet  = "quiet" // it submits nothing any more
-	saidNote   = "note"  // something a test asked for
+	saidUp      = "up"      // it works
+	saidCall    = "call"    // a write is about to be submitted
+	saidReturn  = "return"  // the submitter was told what became of it
+	saidAgain   = "again"   // a function is called for a write that was started before
+	saidStale   = "stale"   // a function was refused by the fence
+	saidRefused = "refused" // it was, and was not late
+	saidTold    = "told"    // a function was told that its lock is lost
+	saidLost    = "lost"    // a lock was lost while its write ran
+	saidEnded   = "ended"   // a function has failed
+	saidBuried  = "buried"
+	saidTorn    = "torn"  // a write is there no more, but for its place in the queue
+	saidGate    = "gate"  // it is at its gate
+	saidQuiet   = "quiet" // it submits nothing any more
+	saidNote    = "note"  // something a test asked for
 )
 
 // record is one thing a process has said.

@@ -48,11 +48,12 @@ type Spec struct {
 	Deaf bool
 
 	// Plant makes the process break a promise, so that the checks can be seen to
-	// find it: "no fence", "no id", "ack first", "naive".
+	// find it: one of the Plant constants.
 	Plant string
 
-	// Skew is how far the clock of a naive process is off.
-	Skew time.Duration
+	// Clock is how far the wall clock of the process is off, in whole seconds: all
+	// that it is told of the time, by whatever way it asks.
+	Clock time.Duration
 
 	// Gate is where the process stops.
 	Gate Gate

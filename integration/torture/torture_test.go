@@ -36,6 +36,7 @@ type run struct {
 	random  *rand.Rand
 	crew    []*fleet.Process // those at work
 	count   map[string]int   // faults so far, by kind
+	clock   time.Duration    // how far Redis's is ahead
 }
 
 func TestTorture(t *testing.T) {
@@ -43,7 +44,7 @@ func TestTorture(t *testing.T) {
 		*seed = uint64(time.Now().UnixNano()) % 1_000_000
 	}
 	fmt.Printf("torture: seed %d for %v. The scenario repeats with its seed; real processes do not repeat exactly.\n", *seed, *length)
-	redis, pg := servers.NewRedis(t), servers.NewPostgres(t)
+	redis, pg := newRedis(t), servers.NewPostgres(t)
 	r := &run{
 		Fleet: fleet.New(t, fleet.Single(redis.Addr()), pg.URL()), t: t, redis: redis, pg: pg,
 		weather: servers.NewWeather(t, redis.Addr()), random: rand.New(rand.NewPCG(*seed, 0)), count: map[string]int{},

@@ -19,9 +19,9 @@ import (
 // more of these than a single script. So when there is a crowd, and a few flights
 // are under way, everybody else waits, and the first to land takes all who wait
 // along in one pipeline. A caller who is alone never waits and never meets a
-// pipeline, nor do a few: waiting costs wake-ups of its own. Where
-// the server is far, so that waiting for a flight costs more than it saves, more
-// flights are under way before anybody waits.
+// pipeline, nor do a few: waiting costs wake-ups of its own. Where the server is
+// far, so that waiting for a flight costs more than it saves, more flights are
+// under way before anybody waits.
 //
 // Every call keeps its own end: one whose context ends while it waits is not
 // sent, and one that is under way is reported as unclear at once, whatever the
@@ -105,8 +105,8 @@ func (c *call) outcome(flight error) (_ Reply, written bool, _ error) {
 		return Reply{Value: v}, true, nil
 	case err != nil:
 		return Reply{}, c.written.Load(), err
-	case flight != nil && !c.written.Load():
-		return Reply{}, false, flight // a hook's: it is not set on the commands
+	case flight != nil: // a hook's: it is not set on the commands
+		return Reply{}, c.written.Load(), flight
 	}
 	return Reply{}, true, nil
 }
@@ -161,6 +161,11 @@ func (p *Sender) await(c *call) (_ Reply, written bool, _ error) {
 	case <-late:
 	}
 	sent := !p.leave(c)
+	select {
+	case <-c.done: // at the same moment
+		return c.outcome(c.flight)
+	default:
+	}
 	if err := over(c.ctx); err != nil {
 		return Reply{}, sent, err
 	}

@@ -11,6 +11,9 @@
 // It exits with 0 when the proof holds, 1 when it does not or could not be
 // made, 2 for wrong flags, and 130 when it was interrupted. With -naive it
 // shows what goes wrong without deferlock, and exits with 0.
+//
+// With -tune as its first argument it helps in choosing batch and lookback
+// instead; see package tune.
 package main
 
 import (
@@ -51,14 +54,21 @@ func main() {
 // run is main without a process around it.
 func run(ctx context.Context, args []string, out, problems io.Writer) (code int) {
 	logging.Disable() // go-redis: the errors come back from the calls
+	if len(args) > 0 && (args[0] == "-tune" || args[0] == "--tune") {
+		return runTune(ctx, args[1:], out, problems)
+	}
 	var l load
 	flags := flag.NewFlagSet("pgwriter", flag.ContinueOnError)
 	flags.SetOutput(problems)
 	l.flags(flags)
+	tune := flags.Bool("tune", false, "help in choosing batch and lookback instead; it must come first, and has flags of its own: -tune -h")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
 	case err != nil:
+		return 2
+	case *tune:
+		fmt.Fprintln(problems, "pgwriter: -tune must come first")
 		return 2
 	case flags.NArg() > 0:
 		fmt.Fprintf(problems, "pgwriter: %q: there are flags only\n", flags.Arg(0))
@@ -72,14 +82,21 @@ func run(ctx context.Context, args []string, out, problems io.Writer) (code int)
 		l.Seed = uint64(rand.Uint32())
 	}
 	proved, err := demonstrate(ctx, newLoad(l), out)
+	code = exitCode(ctx, err, problems)
+	if code == 0 && !proved && !l.Naive {
+		code = 1
+	}
+	return code
+}
+
+// exitCode says why it could not be done, if so.
+func exitCode(ctx context.Context, err error, problems io.Writer) int {
 	switch {
 	case ctx.Err() != nil:
 		fmt.Fprintln(problems, "pgwriter: interrupted; all it started has been removed")
 		return 130
 	case err != nil:
 		fmt.Fprintln(problems, "pgwriter:", err)
-		return 1
-	case !proved && !l.Naive:
 		return 1
 	}
 	return 0
@@ -103,12 +120,10 @@ func demonstrate(ctx context.Context, c *credits, out io.Writer) (proved bool, e
 	fmt.Fprintln(out, "Postgres:", database.About)
 
 	j := job{Load: c.load, Name: fmt.Sprintf("pgwriter_%08x", rand.Uint32()), Redis: cache.URL, Postgres: database.URL}
-	opts, err := redis.ParseURL(cache.URL)
+	rdb, err := connect(cache.URL)
 	if err != nil {
 		return false, err
 	}
-	opts.ContextTimeoutEnabled = true
-	rdb := redis.NewClient(opts)
 	defer rdb.Close()
 	db, err := openLedger(ctx, database.URL, j.Name, 2)
 	if err != nil {
@@ -120,6 +135,16 @@ func demonstrate(ctx context.Context, c *credits, out io.Writer) (proved bool, e
 		return false, err
 	}
 	return show(ctx, &observer{credits: c, job: j, rdb: rdb, db: db, out: out})
+}
+
+// connect returns a client as deferlock wants it.
+func connect(url string) (*redis.Client, error) {
+	opts, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	opts.ContextTimeoutEnabled = true
+	return redis.NewClient(opts), nil
 }
 
 // show has the load done and looks into the database.

@@ -98,12 +98,10 @@ func process(told string) error {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	opts, err := redis.ParseURL(j.Redis)
+	rdb, err := connect(j.Redis)
 	if err != nil {
 		return err
 	}
-	opts.ContextTimeoutEnabled = true
-	rdb := redis.NewClient(opts)
 	defer rdb.Close()
 	db, err := openLedger(ctx, j.Postgres, j.Name, connections(j.Load.Processes))
 	if err != nil {

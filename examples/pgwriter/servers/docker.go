@@ -17,7 +17,7 @@ const (
 	tag   = "17-alpine"
 )
 
-func postgresContainer(ctx context.Context, say func(string)) (*Server, error) {
+func postgresContainer(ctx context.Context, w wanted) (*Server, error) {
 	pool, err := dockertest.NewPool("")
 	if err != nil {
 		return nil, err
@@ -27,19 +27,19 @@ func postgresContainer(ctx context.Context, say func(string)) (*Server, error) {
 	if err := pool.Client.PingWithContext(asking); err != nil {
 		return nil, fmt.Errorf("no Docker engine answers: %w", err)
 	}
-	if err := pull(ctx, pool, say); err != nil {
+	if err := pull(ctx, pool, w.say); err != nil {
 		return nil, err
 	}
 	password := rand.Text()
 	c, err := pool.RunWithOptions(&dockertest.RunOptions{
 		Repository: image, Tag: tag, Env: []string{"POSTGRES_PASSWORD=" + password},
-		Cmd: []string{"postgres", "-c", "fsync=off", "-c", "max_connections=200"},
+		Cmd: []string{"postgres", "-c", "fsync=" + w.fsync, "-c", "max_connections=200"},
 	}, func(h *docker.HostConfig) { h.AutoRemove = true })
 	if err != nil {
 		return nil, err
 	}
 	// Should this process be killed, Docker is to remove the container.
-	_ = c.Expire(600)
+	_ = c.Expire(3600)
 	url := fmt.Sprintf("postgres://postgres:%s@%s/postgres?sslmode=disable", password, c.GetHostPort("5432/tcp"))
 	if err := answering(ctx, url); err != nil {
 		return nil, errors.Join(err, pool.Purge(c))

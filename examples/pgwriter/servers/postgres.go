@@ -18,28 +18,48 @@ var ErrNoPostgres = errors.New("no Postgres")
 // with PostgreSQL's programs, if they are on this machine; or a container; or a
 // cluster made with programs that it downloads. It calls say before what takes
 // long. Its error lists what was tried, and what can be done.
+//
+// What it starts does not wait for the disk at a commit: fsync guards against a
+// power cut, and the server does not live that long.
 func Postgres(ctx context.Context, say func(string)) (*Server, error) {
+	return postgres(ctx, wanted{say: say, fsync: "off"})
+}
+
+// DurablePostgres is Postgres for those who measure what a commit costs: what it
+// starts does wait for the disk, as a server in production does. How Postgres is
+// set up at DATABASE_URL is left as it is.
+func DurablePostgres(ctx context.Context, say func(string)) (*Server, error) {
+	return postgres(ctx, wanted{say: say, fsync: "on"})
+}
+
+// wanted is which Postgres is to be started, and who is told of what takes long.
+type wanted struct {
+	say   func(string)
+	fsync string // "on" or "off"
+}
+
+func postgres(ctx context.Context, w wanted) (*Server, error) {
 	if url := os.Getenv("DATABASE_URL"); url != "" {
 		return foundPostgres(ctx, url)
 	}
 	ways := []struct {
 		name  string
-		start func(context.Context, func(string)) (*Server, error)
+		start func(context.Context, wanted) (*Server, error)
 	}{
 		{"PostgreSQL programs on this machine", installedPostgres},
 		{"a container", postgresContainer},
 		{"a download", downloadedPostgres},
 	}
 	tried := ""
-	for _, w := range ways {
-		s, err := w.start(ctx, say)
+	for _, way := range ways {
+		s, err := way.start(ctx, w)
 		if err == nil {
 			return s, nil
 		}
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		tried += fmt.Sprintf("  - %s: %v\n", w.name, err)
+		tried += fmt.Sprintf("  - %s: %v\n", way.name, err)
 	}
 	return nil, fmt.Errorf(`%w could be found or started. What was tried:
 %sAny one of these helps:

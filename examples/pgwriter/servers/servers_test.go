@@ -78,6 +78,27 @@ func TestPasswordsAreNotRepeatedInErrors(t *testing.T) {
 	}
 }
 
+// Where commits are measured they have to cost what they do elsewhere.
+func TestDurablePostgresWaitsForTheDisk(t *testing.T) {
+	t.Setenv("DATABASE_URL", "")
+	s, err := servers.DurablePostgres(t.Context(), func(what string) { t.Log(what) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Stop()
+	db, err := pgx.Connect(t.Context(), s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close(t.Context())
+	for _, setting := range []string{"fsync", "synchronous_commit"} {
+		var is string
+		if err := db.QueryRow(t.Context(), "SHOW "+setting).Scan(&is); err != nil || is != "on" {
+			t.Errorf("%s is %q (%v)", setting, is, err)
+		}
+	}
+}
+
 func TestPostgresComesUpAndIsGoneAfterStop(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	s, err := servers.Postgres(t.Context(), func(what string) { t.Log(what) })

@@ -9,6 +9,7 @@ require (
 	github.com/bsm/redislock v0.10.0
 	github.com/deferlock/deferlock v0.0.0-00010101000000-000000000000
 	github.com/google/uuid v1.6.0
+	github.com/hdt3213/delayqueue v1.0.6
 	github.com/hibiken/asynq v0.26.0
 	github.com/redis/go-redis/v9 v9.23.0
 	github.com/rs/zerolog v1.33.0

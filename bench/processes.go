@@ -23,7 +23,7 @@ const processes = 4
 // processWorkloads have writers in several processes, all started from this
 // program's own file.
 func processWorkloads(z size) []workload {
-	kinds := []peers.Kind{peers.Bare, peers.Redislock, peers.Kaito, peers.Asynq, peers.Deferlock}
+	kinds := []peers.Kind{peers.Bare, peers.Redislock, peers.Kaito, peers.Asynq, peers.Delayqueue, peers.Deferlock}
 	return []workload{{
 		Group: "processes", Fewer: true, Name: "uncontended", Base: peers.Redislock.Name,
 		About: fmt.Sprintf("%d processes with 16 writers each, resources of their own, the work takes no time.", processes),

@@ -124,7 +124,7 @@ func idleWorkload(z size) workload {
 	return workload{
 		Group: "idle", Name: "idle", Base: peers.Kaito.Name, Once: true,
 		About: fmt.Sprintf("One process runs for %v, nobody writes and nothing waits.", z.idle),
-		Cases: each([]peers.Kind{peers.Kaito, peers.Kaito3, peers.Asynq, peers.Deferlock},
+		Cases: each([]peers.Kind{peers.Kaito, peers.Kaito3, peers.Asynq, peers.Delayqueue, peers.Deferlock},
 			func(ctx context.Context, b *bench, k peers.Kind) (measure.Figures, error) {
 				return b.idle(ctx, k, z.idle)
 			}),

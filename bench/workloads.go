@@ -82,9 +82,9 @@ var (
 const most = 200_000
 
 var (
-	locking  = []peers.Kind{peers.Ping, peers.Bare, peers.Redislock, peers.Kaito, peers.Asynq, peers.Deferlock}
-	queueing = []peers.Kind{peers.Bare, peers.Redislock, peers.Kaito, peers.Kaito3, peers.Asynq, peers.Deferlock}
-	keeping  = []peers.Kind{peers.Kaito, peers.Asynq, peers.Deferlock}
+	locking  = []peers.Kind{peers.Ping, peers.Bare, peers.Redislock, peers.Kaito, peers.Asynq, peers.Delayqueue, peers.Deferlock}
+	queueing = []peers.Kind{peers.Bare, peers.Redislock, peers.Kaito, peers.Kaito3, peers.Asynq, peers.Delayqueue, peers.Deferlock}
+	keeping  = []peers.Kind{peers.Kaito, peers.Asynq, peers.Delayqueue, peers.Deferlock}
 )
 
 // workloads returns the table of all workloads.

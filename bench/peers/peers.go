@@ -68,6 +68,13 @@ var (
 		Lacks: "no write is done by the call; newer writes overtake those that are tried again; a holder that was paused writes late",
 		New:   newAsynq,
 	}
+	Delayqueue = Kind{
+		Name: "delayqueue",
+		About: "a message a write through HDT3213/delayqueue, with a redislock lock in the consumer and a retry on conflict, which counts but never runs out; " +
+			"16 at once; it looks every 10 ms (by default 1 s)",
+		Lacks: "no write is done by the call; newer writes overtake those that are tried again; a message goes after an hour; a holder that was paused writes late",
+		New:   newDelayqueue,
+	}
 	Deferlock = Kind{
 		Name:  "deferlock",
 		About: "worker.Do and worker.Run with the defaults: 16 lanes at once, batches of 100, lookback 0",
@@ -77,7 +84,7 @@ var (
 )
 
 // All are the kinds in the order in which they are shown.
-var All = []Kind{Ping, Bare, Redislock, Kaito, Kaito3, Asynq, Deferlock}
+var All = []Kind{Ping, Bare, Redislock, Kaito, Kaito3, Asynq, Delayqueue, Deferlock}
 
 // atOnce is how many deferred writes a peer does at a time.
 const atOnce = 16

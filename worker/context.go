@@ -63,13 +63,21 @@ type infoKey struct{}
 
 // FromContext returns the write that a function is doing.
 func FromContext(ctx context.Context) (Info, bool) {
-	in, ok := ctx.Value(infoKey{}).(Info)
-	return in, ok
+	in, ok := ctx.Value(infoKey{}).(*Info)
+	if !ok {
+		return Info{}, false
+	}
+	return *in, true
 }
 
 // NewContext returns a context like the one a function runs in, so that the
 // function can be tested without Redis.
 func NewContext(ctx context.Context, in Info) context.Context {
+	return withInfo(ctx, &in)
+}
+
+// withInfo is NewContext for an Info that nobody changes any more.
+func withInfo(ctx context.Context, in *Info) context.Context {
 	if in.once == nil {
 		in.once = new(once)
 	}
@@ -139,11 +147,12 @@ func (w *Worker) functionContext(ctx context.Context, k *kind, ins []Info) conte
 	if w.cfg.Restore != nil {
 		ctx = w.cfg.Restore(ctx, agreed(ins))
 	}
-	in := ins[0]
-	if k.batch {
-		in.Batch = ins
+	if !k.batch {
+		return withInfo(ctx, &ins[0])
 	}
-	return NewContext(ctx, in)
+	in := ins[0]
+	in.Batch = ins
+	return withInfo(ctx, &in)
 }
 
 // agreed is what the writes of a batch all carry.

@@ -24,6 +24,10 @@ type drain struct {
 	verdicts []deferral.Verdict
 	running  int
 
+	// behind is how many deliveries were not run only because the one before them
+	// has to be buried first.
+	behind int
+
 	// events are what the verdicts mean, told when Redis has carried them out.
 	events []Event
 }
@@ -41,7 +45,7 @@ func (d *drain) run() {
 	for more := true; more; {
 		d.report(d.turn.Torn())
 		d.batch()
-		next, goOn := d.crew.batchSize(), deferral.Always
+		next, goOn := max(d.crew.batchSize(), d.behind), deferral.Always
 		if time.Since(began) > laneTurn {
 			goOn = deferral.IfAlone
 		}
@@ -58,6 +62,10 @@ func (d *drain) batch() {
 	ds := d.turn.Deliveries()
 	for i, on := 0, true; on && i < len(ds) && d.may(ctx); i = len(d.verdicts) {
 		on = d.next(ctx, ds[i:])
+	}
+	d.behind = 0
+	if n := len(d.verdicts); n > 0 && d.verdicts[n-1].Fate == deferral.Buried && d.may(ctx) {
+		d.behind = len(ds) - n
 	}
 	for _, rest := range ds[len(d.verdicts):] {
 		d.verdicts = append(d.verdicts, deferral.Verdict{Delivery: rest, Fate: deferral.Return})
@@ -125,7 +133,9 @@ func (d *drain) several(ctx context.Context, k *kind, ds []*deferral.Delivery, v
 	return true
 }
 
-// judged notes a verdict, and tells whether the lane goes on behind the write.
+// judged notes a verdict, and tells whether the next write may run before Redis
+// has heard of it. One that is buried must be among the dead first: should this
+// process die with the next one done, it would be delivered again behind it.
 func (d *drain) judged(v deferral.Verdict, err error) bool {
 	d.verdicts = append(d.verdicts, v)
 	e := eventOf("", v.Delivery)
@@ -145,7 +155,7 @@ func (d *drain) judged(v deferral.Verdict, err error) bool {
 		e.Type = EventHalted
 	}
 	d.events = append(d.events, e)
-	return v.Fate == deferral.Aside || v.Fate == deferral.Buried
+	return v.Fate == deferral.Aside
 }
 
 // tell says what became of the writes, now that Redis knows. If the lock was not

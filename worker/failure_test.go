@@ -198,6 +198,30 @@ func TestBusyIsNeverAnAttempt(t *testing.T) {
 	})
 }
 
+// The lane went on behind a write that was given up before Redis knew of it. When
+// the lock was lost just then, the write came again behind what had overtaken it.
+func TestWriteThatIsGivenUpIsBuriedBeforeTheNextRuns(t *testing.T) {
+	bubble(t, func(t *testing.T, s *redistest.Server) {
+		w := newWorker(t, s.Client(t), worker.Config{})
+		var place deferral.Place
+		x := wrap(t, w, func(ctx context.Context, e entry) error {
+			if e.ID == "bad" {
+				return worker.Permanent(errWrite)
+			}
+			it, err := w.Queue().LookupIn(ctx, "a", "bad")
+			place = it.Place
+			return err
+		})
+		push(t, x, entry{To: "a", ID: "bad"}, entry{To: "a", ID: "next"})
+		stop := start(t, w)
+		time.Sleep(time.Second)
+		stop()
+		if place != deferral.Dead {
+			t.Errorf("when the next one ran, the write that was given up was %q", place)
+		}
+	})
+}
+
 // With a database that was down, every lane was tried again ten times a second.
 func TestBusyLaneIsTriedEverLessOften(t *testing.T) {
 	bubble(t, func(t *testing.T, s *redistest.Server) {

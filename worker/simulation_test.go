@@ -17,7 +17,9 @@ import (
 )
 
 // regressionSeeds have found a fault of the library once, and stay.
-var regressionSeeds = []uint64{}
+var regressionSeeds = []uint64{
+	44, // a write that was given up, and not yet buried, came again behind the next one
+}
 
 // fixedSeeds are always run. They were picked because between them they find
 // every fault that was planted to try the simulation: an acknowledgement before
@@ -26,7 +28,7 @@ var regressionSeeds = []uint64{}
 // the index; a retry that loses its place, a rest that is not kept; a clock that
 // goes back; a lock that is not renewed, a loss that is not told; an unknown
 // outcome called a refusal; nudges that are not sent.
-var fixedSeeds = []uint64{10, 11, 16, 17, 26, 35, 36, 41, 44, 50, 68, 102, 103, 108, 125, 132}
+var fixedSeeds = []uint64{10, 11, 16, 17, 26, 35, 36, 41, 50, 68, 102, 103, 108, 125, 132}
 
 // Several workers share one Redis in a bubble of virtual time. Functions fail,
 // processes die and stop, flights are lost, late and doubled, Redis's clock

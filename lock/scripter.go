@@ -126,16 +126,17 @@ func command(ctx context.Context, name, text string, keys []string, args []any) 
 	return redis.NewCmd(ctx, append(line, args...)...)
 }
 
-// answer is what redislock takes for yes, no, or a failure.
+// answer is what redislock takes for yes, no, or a failure. It only reads it.
 func answer(ctx context.Context, yes bool, err error) *redis.Cmd {
-	cmd := redis.NewCmd(ctx)
 	switch {
 	case err != nil:
+		cmd := redis.NewCmd(ctx)
 		cmd.SetErr(err)
+		return cmd
 	case yes:
-		cmd.SetVal("OK")
-	default:
-		cmd.SetErr(redis.Nil)
+		return answerYes
 	}
-	return cmd
+	return answerNo
 }
+
+var answerYes, answerNo = redis.NewCmdResult("OK", nil), redis.NewCmdResult(nil, redis.Nil)

@@ -38,7 +38,10 @@ var ErrUnclear = errors.New("it may have been carried out")
 
 // Script is a Lua script whose text can be sent again when a server has
 // forgotten it.
-type Script struct{ text, sha string }
+type Script struct {
+	sha       string
+	name, all []byte // what is sent: the hash, and the text
+}
 
 // New makes a script of parts, put one behind the other, with the functions of
 // prelude.lua before them.
@@ -49,7 +52,8 @@ func New(parts ...string) *Script { return NewWithShortcut("", parts...) }
 // functions are set up that the others need. That takes a third of its time.
 func NewWithShortcut(shortcut string, parts ...string) *Script {
 	text := shortcut + prelude + strings.Join(parts, "")
-	return &Script{text: text, sha: redis.NewScript(text).Hash()}
+	sha := redis.NewScript(text).Hash()
+	return &Script{sha: sha, name: []byte(sha), all: []byte(text)}
 }
 
 // Hash is the name under which servers remember the script.
@@ -73,18 +77,18 @@ func (once) NoRetry() bool { return true }
 // full pool, a circuit breaker. The errors alone do not tell; a connection cut
 // in the handshake is the same EOF as one cut before the reply.
 type watched struct {
-	text    string
+	text    []byte
 	written *atomic.Bool
 }
 
 // MarshalBinary is how go-redis asks for the argument when it writes it.
 func (w watched) MarshalBinary() ([]byte, error) {
 	w.written.Store(true)
-	return []byte(w.text), nil
+	return w.text, nil
 }
 
 // String is what logs and traces show of the argument.
-func (w watched) String() string { return w.text }
+func (w watched) String() string { return string(w.text) }
 
 // Reply is what a script answered.
 type Reply struct {
@@ -118,9 +122,9 @@ func (p *Sender) Run(ctx context.Context, s *Script, w Wait, keys []string, args
 		if err := over(ctx); err != nil {
 			return Reply{}, failed(err, unclear)
 		}
-		r, written, err := p.send(ctx, w, "evalsha", s.sha, keys, args)
+		r, written, err := p.send(ctx, w, "evalsha", s.name, keys, args)
 		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-			r, written, err = p.send(ctx, w, "eval", s.text, keys, args)
+			r, written, err = p.send(ctx, w, "eval", s.all, keys, args)
 		}
 		if err == nil {
 			r.Repeated = unclear
@@ -141,7 +145,7 @@ func (p *Sender) Run(ctx context.Context, s *Script, w Wait, keys []string, args
 }
 
 // send makes one attempt. written says that the script was on its way.
-func (p *Sender) send(ctx context.Context, w Wait, name, text string, keys []string, args []any) (_ Reply, written bool, _ error) {
+func (p *Sender) send(ctx context.Context, w Wait, name string, text []byte, keys []string, args []any) (_ Reply, written bool, _ error) {
 	c := &call{ctx: ctx}
 	line := make([]any, 0, 3+len(keys)+len(args))
 	line = append(line, name, watched{text: text, written: &c.written}, len(keys))

@@ -35,11 +35,11 @@ type Sender struct {
 
 	timers sync.Pool // *time.Timer, stopped
 
-	// mu guards all below. Calls wait only while enough are flying.
+	// mu guards all below. While anybody waits, something flies.
 	mu     sync.Mutex
 	flying int         // how many flights are under way
 	calls  int         // how many calls are, with those that wait
-	enough int         // how many there are before anybody waits
+	enough int         // how many flights there are before all others wait
 	queued []*call     // who waits, oldest first
 	since  time.Time   // when the first of them came to an empty queue
 	tired  *time.Timer // ends their patience
@@ -48,7 +48,11 @@ type Sender struct {
 
 const (
 	// crowd is how many calls there are before anybody waits.
-	crowd = 4
+	crowd = 8
+
+	// party is how many calls are worth a flight while another is under way,
+	// unless their patience has ended.
+	party = 8
 
 	// fewFlights is how many flights are enough for a server that is near. More
 	// of them would be smaller, one alone would leave the server idle while the
@@ -123,13 +127,14 @@ func (p *Sender) fly(c *call) (_ Reply, written bool, _ error) {
 	return c.outcome(p.rdb.Process(c.ctx, c.cmd))
 }
 
-// board lets c wait for a flight to land. It returns false if there is no need
-// to: c is a flight then, which has to land.
+// board lets c wait for a flight, and sends one off if enough wait for it. It
+// returns false if there is no need to: c is a flight by itself then, which has to
+// land.
 func (p *Sender) board(c *call) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls++
-	if p.flying < p.enough || p.calls <= crowd {
+	if p.calls <= crowd {
 		p.flying++
 		return false
 	}
@@ -143,6 +148,10 @@ func (p *Sender) board(c *call) bool {
 		}
 	}
 	p.queued = append(p.queued, c)
+	if p.flying == 0 || p.flying < p.enough && len(p.queued) >= party {
+		p.flying++
+		go p.flights(p.takeLocked())
+	}
 	return true
 }
 
@@ -240,8 +249,8 @@ func (p *Sender) depart() {
 }
 
 // next takes the calls of the next flight, after one of n calls that took so
-// long. If nobody waits, or not for long while enough others fly, it ends the
-// flight of whoever asks.
+// long. If nobody waits, or they can be left to another flight, it ends the flight
+// of whoever asks.
 func (p *Sender) next(n int, took time.Duration) []*call {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -251,7 +260,8 @@ func (p *Sender) next(n int, took time.Duration) []*call {
 	} else if known {
 		p.enough = fewFlights
 	}
-	if len(p.queued) == 0 || p.flying > p.enough && time.Since(p.since) < patience {
+	toOthers := p.flying > p.enough || p.flying > 1 && len(p.queued) < party
+	if len(p.queued) == 0 || toOthers && time.Since(p.since) < patience {
 		p.flying--
 		return nil
 	}

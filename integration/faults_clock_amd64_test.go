@@ -33,5 +33,7 @@ func TestPlantedOrderByAWorkersClock(t *testing.T) {
 	r := newRig(t)
 	r.Start(fleet.Spec{Plant: fleet.PlantNaive, Submit: one(100)}).Accepted(1)
 	r.Start(fleet.Spec{Plant: fleet.PlantNaive, Submit: one(100), Clock: -time.Minute}).Accepted(1)
+	r.Start(fleet.Spec{Plant: fleet.PlantNaive, Run: true, Concurrency: 1})
+	r.Until("both to take effect", func() bool { return r.Effects() == 2 })
 	red(t, r.End(), "overtaken")
 }

@@ -121,8 +121,9 @@ func partition(t *testing.T, replicas int) {
 	left.Accepted(20)
 	// It has a lock, and is about to write. The old primary will go on calling the
 	// lock its own, whoever has written since.
-	late := f.Start(fleet.Spec{Run: true, Submit: &fleet.Load{Resources: 1, Once: true}, Replicas: replicas, Redis: onOld,
-		Deaf: true, Gate: fleet.Gate{At: "before begin"}})
+	calm := steady()
+	calm.Once = true
+	late := f.Start(fleet.Spec{Run: true, Submit: calm, Replicas: replicas, Redis: onOld, Deaf: true, Gate: fleet.Gate{At: "before begin"}})
 	late.AtGate()
 	s.CutOff(t, old)
 	s.AwaitOther(t, old)

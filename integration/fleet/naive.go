@@ -32,7 +32,7 @@ func (p *child) naive(ctx context.Context, rdb redis.UniversalClient, db *pgxpoo
 	p.say.say(record{Event: saidUp})
 	var running sync.WaitGroup
 	if p.spec.Run {
-		for range 4 {
+		for range cmp.Or(p.spec.Concurrency, 4) {
 			running.Go(func() { n.popping(ctx) })
 		}
 	}

@@ -57,7 +57,7 @@ const (
 	// fewFlights is how many flights are enough for a server that is near. More
 	// of them would be smaller, one alone would leave the server idle while the
 	// client works on its replies.
-	fewFlights = 2
+	fewFlights = 3
 
 	// mostFlights is how many are enough for one that is far.
 	mostFlights = 16

@@ -106,16 +106,11 @@ type Reply struct {
 
 // Run runs s in a flight of its own.
 func Run(ctx context.Context, c redis.UniversalClient, s *Script, keys []string, args ...any) (Reply, error) {
-	return RunWait(ctx, c, s, Wait{}, keys, args...)
+	return (&Sender{rdb: c}).Run(ctx, s, Wait{}, keys, args...)
 }
 
-// RunWait is Run followed by Redis's WAIT on the same connection and in the
-// same flight.
-func RunWait(ctx context.Context, c redis.UniversalClient, s *Script, w Wait, keys []string, args ...any) (Reply, error) {
-	return (&Sender{rdb: c}).Run(ctx, s, w, keys, args...)
-}
-
-// Run runs s, and w if it asks for something: see [RunWait].
+// Run runs s, followed by w if that asks for something, on the same connection and
+// in the same flight.
 func (p *Sender) Run(ctx context.Context, s *Script, w Wait, keys []string, args ...any) (Reply, error) {
 	unclear := false
 	for n := 1; ; n++ {

@@ -44,7 +44,7 @@ func TestScriptTheServerHasForgottenRunsAllTheSame(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := s.Client(t)
 		for want := range int64(3) {
-			r, err := script.RunWait(t.Context(), c, count, script.Wait{}, []string{key})
+			r, err := script.NewSender(c).Run(t.Context(), count, script.Wait{}, []string{key})
 			if err != nil || r.Value != want+1 || r.Repeated {
 				t.Fatalf("replied %+v, %v, want %d", r, err, want+1)
 			}
@@ -120,7 +120,7 @@ func TestScriptWhoseRepliesAreAllLostIsSentFourTimesAndUnclear(t *testing.T) {
 			known(t, c, count)
 			before := value(t, c)
 			p.DropReply(count.Hash(), 100)
-			_, err := script.RunWait(t.Context(), c, count, w, []string{key})
+			_, err := script.NewSender(c).Run(t.Context(), count, w, []string{key})
 			if !errors.Is(err, script.ErrUnclear) {
 				t.Errorf("with %+v: %v, want ErrUnclear", w, err)
 			}
@@ -178,7 +178,7 @@ func TestBlackHoleEndsWithItsContextAndIsUnclear(t *testing.T) {
 			began := time.Now()
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second) // go-redis gives up a read after 3
 			defer cancel()
-			_, err := script.RunWait(ctx, c, count, w, []string{key})
+			_, err := script.NewSender(c).Run(ctx, count, w, []string{key})
 			if !errors.Is(err, script.ErrUnclear) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%v, want ErrUnclear and DeadlineExceeded", err)
 			}

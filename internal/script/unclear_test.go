@@ -49,7 +49,7 @@ func TestServerDownFromTheBeginningIsClear(t *testing.T) {
 		// The proxy accepts a connection and cuts it, as a load balancer does
 		// that has nobody behind it. This EOF was taken for a lost reply.
 		wantClear(t, run(t, through))
-		_, err := script.RunWait(t.Context(), through, count, script.Wait{Replicas: 1}, []string{key})
+		_, err := script.NewSender(through).Run(t.Context(), count, script.Wait{Replicas: 1}, []string{key})
 		wantClear(t, err)
 	})
 }
@@ -318,7 +318,7 @@ func TestWhatAHookHoldsBackIsClear(t *testing.T) {
 		c := s.Client(t)
 		c.AddHook(breaker{})
 		for _, w := range []script.Wait{{}, {Replicas: 1}} {
-			_, err := script.RunWait(t.Context(), c, count, w, []string{key})
+			_, err := script.NewSender(c).Run(t.Context(), count, w, []string{key})
 			wantClear(t, err)
 			if !errors.Is(err, errOpen) {
 				t.Errorf("with %+v: %v, want the hook's error", w, err)

@@ -27,7 +27,7 @@ func replicaOf(t *testing.T, primary *redistest.Server) {
 	redistest.Real(t, "--replicaof", host, port)
 	c := primary.Client(t)
 	redistest.Wait(t, "the replica is connected", func() bool {
-		n, err := script.RunWait(t.Context(), c, count, script.Wait{Replicas: 1, Timeout: 10 * time.Millisecond}, []string{"{n:0}:probe"})
+		n, err := script.NewSender(c).Run(t.Context(), count, script.Wait{Replicas: 1, Timeout: 10 * time.Millisecond}, []string{"{n:0}:probe"})
 		return err == nil && n.Acked == 1
 	})
 }
@@ -38,13 +38,13 @@ func TestReplicasThatAcknowledgeAreCounted(t *testing.T) {
 	w := script.Wait{Replicas: 1, Timeout: 2 * time.Second}
 	alone := w
 	alone.Timeout = 20 * time.Millisecond
-	r, err := script.RunWait(t.Context(), c, count, alone, []string{key})
+	r, err := script.NewSender(c).Run(t.Context(), count, alone, []string{key})
 	if err != nil || r.Value != int64(1) || r.Acked != 0 {
 		t.Errorf("without a replica: %+v, %v, want it done and acknowledged by none", r, err)
 	}
 	replicaOf(t, s)
 	s.FlushScripts(t) // the script is sent twice, the WAIT after the first one counts nothing
-	r, err = script.RunWait(t.Context(), c, count, w, []string{key})
+	r, err = script.NewSender(c).Run(t.Context(), count, w, []string{key})
 	if err != nil || r.Value != int64(2) || r.Acked != 1 {
 		t.Errorf("with a replica: %+v, %v, want it done and acknowledged by one", r, err)
 	}
@@ -56,7 +56,7 @@ func TestWaitIsInTheScriptsOwnFlight(t *testing.T) {
 		c := p.Client(t)
 		known(t, c, count)
 		p.Reset()
-		if _, err := script.RunWait(t.Context(), c, count, script.Wait{Replicas: 1, Timeout: time.Millisecond}, []string{key}); err != nil {
+		if _, err := script.NewSender(c).Run(t.Context(), count, script.Wait{Replicas: 1, Timeout: time.Millisecond}, []string{key}); err != nil {
 			t.Fatal(err)
 		}
 		if flights, commands := p.RoundTrips(), p.Requests(); flights != 1 || commands != 2 {
@@ -69,7 +69,7 @@ func TestWaitIsInTheScriptsOwnFlight(t *testing.T) {
 func TestShortestWaitHasAnEnd(t *testing.T) {
 	p := redistest.NewProxy(t, redistest.Real(t))
 	p.Record("wait")
-	r, err := script.RunWait(t.Context(), p.Client(t), count, script.Wait{Replicas: 1, Timeout: time.Microsecond}, []string{key})
+	r, err := script.NewSender(p.Client(t)).Run(t.Context(), count, script.Wait{Replicas: 1, Timeout: time.Microsecond}, []string{key})
 	if err != nil || r.Acked != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -86,7 +86,7 @@ func TestLostReplyToWaitIsNoLostScript(t *testing.T) {
 		c := p.Client(t)
 		known(t, c, count)
 		p.DropReply("wait", 1)
-		r, err := script.RunWait(t.Context(), c, count, script.Wait{Replicas: 1, Timeout: time.Millisecond}, []string{key})
+		r, err := script.NewSender(c).Run(t.Context(), count, script.Wait{Replicas: 1, Timeout: time.Millisecond}, []string{key})
 		if err != nil || r.Acked != 0 || r.Value != int64(1) || r.Repeated {
 			t.Errorf("%+v, %v, want it done once and acknowledged by none", r, err)
 		}
@@ -114,7 +114,7 @@ func TestWaitGoesToTheServerOfTheKeyInARing(t *testing.T) {
 		if want == 1 {
 			w.Timeout = 2 * time.Second
 		}
-		r, err := script.RunWait(t.Context(), ring, count, w, []string{k})
+		r, err := script.NewSender(ring).Run(t.Context(), count, w, []string{k})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,7 +171,7 @@ func TestScriptsFollowASlotThatMoved(t *testing.T) {
 	}
 	for i, w := range []script.Wait{{}, {Replicas: 1, Timeout: time.Millisecond}} {
 		owner, other := i%2, (i+1)%2
-		r, err := script.RunWait(t.Context(), c, first, w, []string{key})
+		r, err := script.NewSender(c).Run(t.Context(), first, w, []string{key})
 		if err != nil || r.Value != int64(1) {
 			t.Fatalf("before the move: %+v, %v", r, err)
 		}
@@ -183,7 +183,7 @@ func TestScriptsFollowASlotThatMoved(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		r, err = script.RunWait(t.Context(), c, first, w, []string{key})
+		r, err = script.NewSender(c).Run(t.Context(), first, w, []string{key})
 		if err != nil || r.Value != int64(1) || r.Repeated {
 			t.Errorf("after the move, with %+v: %+v, %v", w, r, err)
 		}
@@ -212,7 +212,7 @@ func TestWaitGoesToTheServerOfTheKeyInACluster(t *testing.T) {
 	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{servers[0].Addr()}, ContextTimeoutEnabled: true})
 	defer c.Close()
 	for i := range 20 {
-		r, err := script.RunWait(t.Context(), c, count, script.Wait{Replicas: 1, Timeout: 2 * time.Second}, []string{key})
+		r, err := script.NewSender(c).Run(t.Context(), count, script.Wait{Replicas: 1, Timeout: 2 * time.Second}, []string{key})
 		if err != nil || r.Value != int64(i+1) || r.Acked != 1 {
 			t.Fatalf("%+v, %v, want it done and acknowledged by one", r, err)
 		}
@@ -226,7 +226,7 @@ func TestClusterThatIsGoneIsClear(t *testing.T) {
 	})
 	defer c.Close()
 	for _, w := range []script.Wait{{}, {Replicas: 1, Timeout: time.Millisecond}} {
-		if _, err := script.RunWait(t.Context(), c, count, w, []string{key}); err != nil {
+		if _, err := script.NewSender(c).Run(t.Context(), count, w, []string{key}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -234,13 +234,13 @@ func TestClusterThatIsGoneIsClear(t *testing.T) {
 	for _, w := range []script.Wait{{}, {Replicas: 1, Timeout: time.Millisecond}} {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		_, err := script.RunWait(ctx, c, count, w, []string{key})
+		_, err := script.NewSender(c).Run(ctx, count, w, []string{key})
 		// A connection that was open may have taken the request; one that has to
 		// be dialled has not.
 		if err == nil {
 			t.Error("a script ran on a server that is gone")
 		}
-		_, err = script.RunWait(ctx, c, count, w, []string{key})
+		_, err = script.NewSender(c).Run(ctx, count, w, []string{key})
 		if err == nil || errors.Is(err, script.ErrUnclear) {
 			t.Errorf("with %+v: %v, want an error that leaves nothing unclear", w, err)
 		}

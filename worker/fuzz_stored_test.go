@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	deferral "github.com/deferlock/deferlock/defer"
@@ -27,14 +28,20 @@ func FuzzStoredWrite(f *testing.F) {
 	f.Add("", []byte(nil), "trace", "id")
 	f.Fuzz(func(t *testing.T, kind string, payload []byte, key, value string) {
 		m.Mini().FlushAll()
+		var mu sync.Mutex // the two lanes run at the same time
 		var ran []string
+		note := func(what string) {
+			mu.Lock()
+			defer mu.Unlock()
+			ran = append(ran, what)
+		}
 		w := newWorker(t, rdb, worker.Config{Restore: func(ctx context.Context, meta map[string]string) context.Context {
-			ran = append(ran, fmt.Sprintf("restored %q", meta[key]))
+			note(fmt.Sprintf("restored %q", meta[key]))
 			return ctx
 		}, Carry: func(context.Context) map[string]string { return nil }})
 		x := wrap(t, w, func(ctx context.Context, e entry) error {
 			in, _ := worker.FromContext(ctx)
-			ran = append(ran, in.Resource+" "+in.ID+" "+e.ID)
+			note(in.Resource + " " + in.ID + " " + e.ID)
 			return nil
 		})
 		ctx := t.Context()
